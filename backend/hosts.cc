@@ -65,23 +65,10 @@ std::vector<Rank> HostMap::RanksWith(Rank rank) const {
   return ranks;
 }
 
-int32_t HostMap::LocalRankOf(Rank rank) const {
-  const auto end = host_of.begin() + rank.value();
-  return static_cast<int32_t>(std::count(host_of.begin(), end, host_of[rank.value()]));
-}
-
 std::vector<Rank> HostMap::IntraRanks(const Group& group, Rank rank) const {
   std::vector<Rank> ranks;
   for (const Rank member : group.members) {
     if (host_of[member.value()] == host_of[rank.value()]) ranks.push_back(member);
-  }
-  return ranks;
-}
-
-std::vector<Rank> HostMap::InterRanks(const Group& group) const {
-  std::vector<Rank> ranks;
-  for (const Rank member : group.members) {
-    if (LocalRankOf(member) == LocalRankOf(group.members[0])) ranks.push_back(member);
   }
   return ranks;
 }

@@ -48,12 +48,8 @@ struct HostMap {
   bool AreWith(Rank rank, absl::Span<const Rank> ranks) const;
   // Ranks on the host of `rank`, ascending.
   std::vector<Rank> RanksWith(Rank rank) const;
-  // Number of `rank` among those of its host.
-  int32_t LocalRankOf(Rank rank) const;
-  // The members of `group` on the host of `rank`, and those that have the same local rank as its
-  // first member; in the group's order.
+  // The members of `group` on the host of `rank`, in the group's order.
   std::vector<Rank> IntraRanks(const Group& group, Rank rank) const;
-  std::vector<Rank> InterRanks(const Group& group) const;
 };
 
 // Threads: a value. Owns: the transport.

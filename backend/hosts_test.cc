@@ -25,14 +25,12 @@ TEST(HostMapTest, KnowsWhoIsWithWhom) {
   EXPECT_FALSE(TwoHosts().is_one_host());
   EXPECT_TRUE((HostMap{{0, 0, 0}}).is_one_host());
   EXPECT_THAT(TwoHosts().RanksWith(Rank(3)), ElementsAre(Rank(2), Rank(3), Rank(4)));
-  EXPECT_EQ(TwoHosts().LocalRankOf(Rank(4)), 2);
   EXPECT_TRUE(TwoHosts().AreWith(Rank(3), {Rank(2), Rank(4)}));
   EXPECT_FALSE(TwoHosts().AreWith(Rank(3), {Rank(2), Rank(1)}));
 }
 
-TEST(HostMapTest, InterRanksAreThoseWithTheLocalRankOfTheFirstMember) {
+TEST(HostMapTest, IntraRanksAreTheMembersOfAHostInTheGroupsOrder) {
   const Group group{{Rank(1), Rank(0), Rank(2), Rank(3)}, Generation(1)};
-  EXPECT_THAT(TwoHosts().InterRanks(group), ElementsAre(Rank(1), Rank(3)));
   EXPECT_THAT(TwoHosts().IntraRanks(group, Rank(2)), ElementsAre(Rank(2), Rank(3)));
   EXPECT_THAT(TwoHosts().IntraRanks(group, Rank(0)), ElementsAre(Rank(1), Rank(0)));
 }

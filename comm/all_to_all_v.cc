@@ -28,19 +28,13 @@ struct Side {
   }
 };
 
-absl::Status Refuse(const Communicator& communicator, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("rank ", communicator.rank().value(), ": ", what));
-}
-
 absl::Status CheckSide(const Communicator& communicator, const Side& side) {
   const auto ranks = static_cast<size_t>(communicator.world_size().value());
   if (side.parts.size() != ranks) {
     return Refuse(communicator, absl::StrCat(side.name, "_parts: ", side.parts.size(),
                                              " parts for ", ranks, " ranks"));
   }
-  if (side.tensor.data == nullptr && side.tensor.count > 0) {
-    return Refuse(communicator, absl::StrCat(side.name, ": null data"));
-  }
+  RETURN_IF_ERROR(CheckData(communicator, side.name, side.tensor));
   for (size_t i = 0; i < ranks; ++i) {
     const auto [offset, count] = side.parts[i];
     if (count > side.tensor.count || offset > side.tensor.count - count) {
@@ -72,10 +66,7 @@ absl::Status CheckApart(const Communicator& communicator, const Side& target) {
 }
 
 absl::Status Check(const Communicator& communicator, const Side& source, const Side& target) {
-  if (source.tensor.dtype != target.tensor.dtype) {
-    return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.tensor.dtype),
-                                             ", target is ", NameOf(target.tensor.dtype)));
-  }
+  RETURN_IF_ERROR(CheckDTypes(communicator, source.tensor, target.tensor));
   RETURN_IF_ERROR(CheckSide(communicator, source));
   RETURN_IF_ERROR(CheckSide(communicator, target));
   const auto self = static_cast<size_t>(communicator.rank().value());

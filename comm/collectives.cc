@@ -19,12 +19,15 @@ bool IsChunk(Bytes part, Bytes whole, Rank rank) {
 
 }  // namespace
 
-bool Clash(OperationKind kind, Rank rank, Bytes source, Bytes target) {
-  if (source.empty() || target.empty()) return false;
+bool Overlap(Bytes first, Bytes second) {
+  if (first.empty() || second.empty()) return false;
   const std::less<> before;  // also for pointers into different objects
-  const bool overlap = before(source.data(), target.data() + target.size()) &&
-                       before(target.data(), source.data() + source.size());
-  if (!overlap) return false;
+  return before(first.data(), second.data() + second.size()) &&
+         before(second.data(), first.data() + first.size());
+}
+
+bool Clash(OperationKind kind, Rank rank, Bytes source, Bytes target) {
+  if (!Overlap(source, target)) return false;
   switch (TraitsOf(kind).in_place) {
     case InPlaceForm::kSame:
       return source.data() != target.data();
@@ -52,22 +55,28 @@ absl::string_view InPlaceFormOf(OperationKind kind) {
   return "does not work in place";
 }
 
-namespace {
+Bytes BytesOf(const Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data), tensor.count * SizeOf(tensor.dtype)};
+}
 
 absl::Status Refuse(const Communicator& communicator, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("rank ", communicator.rank().value(), ": ", what));
 }
 
-absl::Status CheckTensor(const Communicator& communicator, absl::string_view name, Tensor tensor) {
-  if (tensor.data == nullptr && tensor.count > 0) {
-    return Refuse(communicator, absl::StrCat(name, ": null data with count ", tensor.count));
-  }
-  return absl::OkStatus();
+absl::Status CheckData(const Communicator& communicator, absl::string_view name,
+                       const Tensor& tensor) {
+  if (tensor.data != nullptr || tensor.count == 0) return absl::OkStatus();
+  return Refuse(communicator, absl::StrCat(name, ": null data with count ", tensor.count));
 }
 
-absl::Span<const std::byte> BytesOf(Tensor tensor) {
-  return {static_cast<const std::byte*>(tensor.data), tensor.count * SizeOf(tensor.dtype)};
+absl::Status CheckDTypes(const Communicator& communicator, const Tensor& source,
+                         const Tensor& target) {
+  if (source.dtype == target.dtype) return absl::OkStatus();
+  return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
+                                           ", target is ", NameOf(target.dtype)));
 }
+
+namespace {
 
 absl::Status CheckOverlap(const Communicator& communicator, const CollectiveCall& call) {
   if (!Clash(call.kind, communicator.rank(), BytesOf(call.source), BytesOf(call.target))) {
@@ -84,13 +93,11 @@ uint64_t ChunksIn(const Communicator& communicator, TensorLength length) {
 }
 
 absl::Status CheckPair(const Communicator& communicator, const CollectiveCall& call) {
-  const auto& [kind, source, target, op, root] = call;
-  if (source.dtype != target.dtype) {
-    return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
-                                             ", target is ", NameOf(target.dtype)));
-  }
-  const uint64_t in_source = ChunksIn(communicator, TraitsOf(kind).source);
-  const uint64_t in_target = ChunksIn(communicator, TraitsOf(kind).target);
+  const Tensor& source = call.source;
+  const Tensor& target = call.target;
+  RETURN_IF_ERROR(CheckDTypes(communicator, source, target));
+  const uint64_t in_source = ChunksIn(communicator, TraitsOf(call.kind).source);
+  const uint64_t in_target = ChunksIn(communicator, TraitsOf(call.kind).target);
   const bool are_alike = in_source == in_target;
   if (are_alike ? source.count != target.count
                 : source.count * in_target != target.count * in_source) {
@@ -114,13 +121,12 @@ absl::Status CheckReduction(const Communicator& communicator, ReduceOp op, DType
   return Annotate(CheckReducible(dtype, op), absl::StrCat("rank ", communicator.rank().value()));
 }
 
-Location LocationOf(Tensor tensor) {
-  return Locate(tensor.data, tensor.count * SizeOf(tensor.dtype));
-}
+Location LocationOf(Tensor tensor) { return Locate(tensor.data, BytesOf(tensor).size()); }
 
-absl::StatusOr<Completion> LaunchOn(Communicator& communicator, const Operation& operation) {
-  HostStream stream;
-  return communicator.Launch(operation, stream);
+absl::StatusOr<Completion> LaunchOn(Communicator& communicator, const Operation& operation,
+                                    Stream* stream) {
+  HostStream ready;
+  return communicator.Launch(operation, stream == nullptr ? ready : *stream);
 }
 
 Operation Between(OperationKind kind, Tensor source, Tensor target, uint64_t count) {
@@ -150,11 +156,11 @@ absl::StatusOr<uint64_t> CountOf(const Communicator& communicator, Tensor tensor
 
 absl::Status CheckTensors(const Communicator& communicator, const CollectiveCall& call,
                           bool has_source, bool has_target) {
-  if (has_source) RETURN_IF_ERROR(CheckTensor(communicator, "source", call.source));
+  if (has_source) RETURN_IF_ERROR(CheckData(communicator, "source", call.source));
   // The only tensor of a kind is called so.
   const bool is_alone = TraitsOf(call.kind).source == TensorLength::kNone;
   if (has_target) {
-    RETURN_IF_ERROR(CheckTensor(communicator, is_alone ? "tensor" : "target", call.target));
+    RETURN_IF_ERROR(CheckData(communicator, is_alone ? "tensor" : "target", call.target));
   }
   if (has_source && has_target) RETURN_IF_ERROR(CheckPair(communicator, call));
   return absl::OkStatus();
@@ -163,8 +169,8 @@ absl::Status CheckTensors(const Communicator& communicator, const CollectiveCall
 }  // namespace
 
 // A location that this rank has no tensor for is that of its other one, which nobody looks at.
-absl::StatusOr<Completion> LaunchCollective(Communicator& communicator,
-                                            const CollectiveCall& call) {
+absl::StatusOr<Completion> LaunchCollective(Communicator& communicator, const CollectiveCall& call,
+                                            Stream* stream) {
   const OperationTraits& traits = TraitsOf(call.kind);
   if (traits.has_root) RETURN_IF_ERROR(CheckRank(communicator, "root", call.root));
   const bool has_source = Has(communicator, traits.source, call.root);
@@ -180,27 +186,29 @@ absl::StatusOr<Completion> LaunchCollective(Communicator& communicator,
   operation.kind = call.kind;
   if (traits.reduces) operation.reduce_op = call.op;
   if (traits.has_root) operation.peer = call.root.value();
-  return LaunchOn(communicator, operation);
+  operation.bucket = call.bucket;
+  operation.tag = call.shape_mark;
+  return LaunchOn(communicator, operation, stream);
 }
 
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
-                                int32_t tag) {
+                                int32_t tag, Stream* stream) {
   RETURN_IF_ERROR(CheckRank(communicator, "destination", destination));
-  RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
+  RETURN_IF_ERROR(CheckData(communicator, "source", source));
   Operation operation = Between(OperationKind::kSend, source, source, source.count);
   operation.peer = destination.value();
   operation.tag = tag;
-  return LaunchOn(communicator, operation);
+  return LaunchOn(communicator, operation, stream);
 }
 
-absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank source,
-                                int32_t tag) {
+absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank source, int32_t tag,
+                                Stream* stream) {
   RETURN_IF_ERROR(CheckRank(communicator, "source", source));
-  RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
+  RETURN_IF_ERROR(CheckData(communicator, "target", target));
   Operation operation = Between(OperationKind::kRecv, target, target, target.count);
   operation.peer = source.value();
   operation.tag = tag;
-  return LaunchOn(communicator, operation);
+  return LaunchOn(communicator, operation, stream);
 }
 
 }  // namespace pelton

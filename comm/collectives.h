@@ -6,14 +6,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "comm/communicator.h"
+#include "comm/tags.h"
 #include "core/base/ids.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton {
+
+// Whether two pieces of memory have a byte in common.
+bool Overlap(absl::Span<const std::byte> first, absl::Span<const std::byte> second);
 
 // Whether `source` and `target` share memory in another way than the collective's own form of "in
 // place" on `rank`: then it would read what it has already overwritten. A caller that may copy
@@ -32,6 +38,18 @@ struct Tensor {
   DType dtype = DType::kFloat32;
 };
 
+absl::Span<const std::byte> BytesOf(const Tensor& tensor);
+
+// What the typed functions of this folder refuse alike.
+// InvalidArgument: "rank <the communicator's>: <what>".
+absl::Status Refuse(const Communicator& communicator, absl::string_view what);
+// Errors: InvalidArgument: the tensor has elements and no memory; names it.
+absl::Status CheckData(const Communicator& communicator, absl::string_view name,
+                       const Tensor& tensor);
+// Errors: InvalidArgument: the two are of different types.
+absl::Status CheckDTypes(const Communicator& communicator, const Tensor& source,
+                         const Tensor& target);
+
 // What a collective is called with; what its kind has no use for is not looked at. Threads: a
 // value. Owns: nothing.
 struct CollectiveCall {
@@ -40,14 +58,19 @@ struct CollectiveCall {
   Tensor target = {};
   ReduceOp op = ReduceOp::kSum;
   Rank root = Rank(0);
+  // What else must be the same on all ranks.
+  BucketId bucket = kNoBucket;
+  int32_t shape_mark = kNoShapeMark;  // see comm/tags.h
 };
 
 // All of these: Blocks: never; the tensors belong to the communicator until the completion is done
 // (OWN-1). Errors: InvalidArgument naming the argument and its value, before anything is sent; else
-// those of Launch. `n` below is the world size, `rank` this rank.
+// those of Launch. `n` below is the world size, `rank` this rank. `stream`: of the device whose
+// memory the tensors are in, after which they may be read and written; null: the memory is ready.
 
 // Of any kind whose scope is KindScope::kCollective.
-absl::StatusOr<Completion> LaunchCollective(Communicator& communicator, const CollectiveCall& call);
+absl::StatusOr<Completion> LaunchCollective(Communicator& communicator, const CollectiveCall& call,
+                                            Stream* stream = nullptr);
 
 // target[i] = op over all ranks of source[i]. Shape: both [count]; the same tensor for in place.
 inline absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source,
@@ -104,9 +127,9 @@ inline absl::StatusOr<Completion> Barrier(Communicator& communicator) {
 // To be matched by the peer's Recv of the same count, dtype and tag, in launch order. Shape:
 // [count].
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
-                                int32_t tag = 0);
+                                int32_t tag = 0, Stream* stream = nullptr);
 absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank source,
-                                int32_t tag = 0);
+                                int32_t tag = 0, Stream* stream = nullptr);
 
 }  // namespace pelton
 

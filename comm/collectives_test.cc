@@ -227,6 +227,30 @@ TEST_F(CollectivesTest, ErrorsNameDTypesAndOps) {
   }
 }
 
+TEST_F(CollectivesTest, RanksWhoseBucketsOrShapesDifferDoNotMeet) {
+  std::vector<int32_t> values[] = {{1}, {2}, {3}};
+  const auto outcome_with = [&](BucketId bucket, int32_t shape_mark) {
+    std::vector<Completion> completions;
+    for (auto& communicator : world_) {
+      const bool differs = communicator->rank() == Rank(1);
+      const Tensor tensor = TensorOf(values[Of(*communicator)]);
+      const CollectiveCall call{.kind = OperationKind::kAllReduce,
+                                .source = tensor,
+                                .target = tensor,
+                                .bucket = differs ? bucket : BucketId(3),
+                                .shape_mark = differs ? shape_mark : 7};
+      completions.push_back(LaunchCollective(*communicator, call).value());
+    }
+    return Await(*world_[0], completions[0], executor_.Now() + absl::Minutes(1)).ToString();
+  };
+  EXPECT_EQ(outcome_with(BucketId(3), 7), "OK");
+  EXPECT_THAT(outcome_with(BucketId(4), 7),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("bucket"), HasSubstr("3 on rank 0"),
+                    HasSubstr("4 on rank 1")));
+  EXPECT_THAT(outcome_with(BucketId(3), 8),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("shapes of the tensors differ")));
+}
+
 TEST_F(CollectivesTest, SendMeetsRecv) {
   std::vector<int32_t> out = {7, 8}, in = {0, 0};
   const auto send = Send(*world_[0], TensorOf(out), Rank(2), 5);

@@ -1,11 +1,7 @@
 #include "comm/neighbors.h"
 
-#include <cstddef>
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/region.h"
@@ -13,34 +9,15 @@
 namespace pelton {
 namespace {
 
-absl::Status Refuse(const Communicator& communicator, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("rank ", communicator.rank().value(), ": ", what));
-}
-
-uint64_t BytesOf(const Tensor& tensor) { return tensor.count * SizeOf(tensor.dtype); }
-
-bool Overlap(const Tensor& a, const Tensor& b) {
-  const auto* const first = static_cast<const std::byte*>(a.data);
-  const auto* const second = static_cast<const std::byte*>(b.data);
-  return first < second + BytesOf(b) && second < first + BytesOf(a);
-}
-
 absl::Status CheckTensors(const Communicator& communicator, const Tensor& source,
                           const Tensor& target, uint64_t target_count) {
-  if (source.dtype != target.dtype) {
-    return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
-                                             ", target is ", NameOf(target.dtype)));
-  }
+  RETURN_IF_ERROR(CheckDTypes(communicator, source, target));
   if (target.count != target_count) {
     return Refuse(communicator, absl::StrCat("count: target has ", target.count,
                                              " elements; it must have ", target_count));
   }
-  for (const auto& [name, tensor] : {std::pair("source", source), std::pair("target", target)}) {
-    if (tensor.data == nullptr && tensor.count > 0) {
-      return Refuse(communicator, absl::StrCat(name, ": null data with count ", tensor.count));
-    }
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckData(communicator, "source", source));
+  return CheckData(communicator, "target", target);
 }
 
 absl::StatusOr<Completion> LaunchOn(Communicator& communicator, OperationKind kind, Tensor source,
@@ -54,8 +31,8 @@ absl::StatusOr<Completion> LaunchOn(Communicator& communicator, OperationKind ki
   operation.tag = label.tag;
   operation.bucket = label.bucket;
   operation.sequence = static_cast<uint64_t>(label.shape_mark);
-  operation.set_source(Locate(source.data, BytesOf(source)));
-  operation.set_target(Locate(target.data, BytesOf(target)));
+  operation.set_source(Locate(source.data, BytesOf(source).size()));
+  operation.set_target(Locate(target.data, BytesOf(target).size()));
   HostStream ready;
   return communicator.Launch(operation, stream == nullptr ? ready : *stream);
 }
@@ -66,7 +43,7 @@ absl::StatusOr<Completion> NeighborAllReduce(Communicator& communicator, Tensor 
                                              Tensor target, const WeightTable& table,
                                              const EdgeLabel& label, Stream* stream) {
   RETURN_IF_ERROR(CheckTensors(communicator, source, target, source.count));
-  if (source.data != target.data && Overlap(source, target)) {
+  if (source.data != target.data && Overlap(BytesOf(source), BytesOf(target))) {
     return Refuse(
         communicator,
         "source, target: they overlap in part; pass the same tensor, or a copy of source");
@@ -79,7 +56,7 @@ absl::StatusOr<Completion> NeighborAllGather(Communicator& communicator, Tensor 
                                              Tensor target, const WeightTable& table,
                                              const EdgeLabel& label, Stream* stream) {
   RETURN_IF_ERROR(CheckTensors(communicator, source, target, table.TotalCount(source.count)));
-  if (Overlap(source, target)) {
+  if (Overlap(BytesOf(source), BytesOf(target))) {
     return Refuse(communicator, "source, target: they overlap; pass a copy of source");
   }
   return LaunchOn(communicator, OperationKind::kNeighborAllGather, source, target, table, label,

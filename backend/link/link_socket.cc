@@ -88,16 +88,6 @@ absl::Status AwaitWritable(int socket, absl::Time deadline) {
   }
 }
 
-void Attach(absl::Span<const int> descriptors, char* control, msghdr& header) {
-  header.msg_control = control;
-  header.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-  std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size() * sizeof(int));
-}
-
 // One packet as it came.
 // Threads: a value. Owns: the descriptors.
 struct Packet {
@@ -205,7 +195,7 @@ absl::Status LinkSocket::SendPacket(absl::string_view header, absl::string_view 
   message.msg_iov = parts;
   message.msg_iovlen = chunk.empty() ? 1 : 2;
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
-  if (!descriptors.empty()) Attach(descriptors, control, message);
+  if (!descriptors.empty()) shm::Attach(descriptors, control, message);
   while (sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != ETOOMANYREFS) return SystemError("sendmsg");

@@ -196,7 +196,6 @@ class LinkedRounds final : public ModelRounds {
   BucketTimes times_;
   bool round_ended_ = false;
   bool is_agreeing_ = false;
-  std::vector<int32_t> words_;
   std::atomic<bool> is_closing_{false};
   EndReason gone_;                       // why the daemon cannot be reached any more
   CallThread waiting_{"pelton-rounds"};  // for RoundDone; last: it uses the others

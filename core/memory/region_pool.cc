@@ -54,7 +54,6 @@ absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
     ASSIGN_OR_RETURN(block, Carve(BytesOfClass(index), used));
     class_of_[block] = index;
   }
-  used_bytes_ += BytesOfClass(index);
   return block;
 }
 
@@ -67,7 +66,6 @@ bool RegionPool::FreeIfOwned(void* block) {
   auto found = class_of_.find(block);
   if (found == class_of_.end()) return false;
   free_[found->second].push_back(block);
-  used_bytes_ -= BytesOfClass(found->second);
   return true;
 }
 
@@ -93,7 +91,6 @@ absl::StatusOr<std::byte*> RegionPool::MakeRegion(size_t region_bytes, Owners& u
     observer.see(*region);
     used.push_back(std::move(owner));
   }
-  reserved_bytes_ += region->size_bytes();
   regions_.push_back(std::move(region));
   return regions_.back()->data();
 }
@@ -104,16 +101,6 @@ void RegionPool::AddObserver(std::weak_ptr<void> owner, RegionObserver observer)
   MutexLock lock(&mutex_);
   for (const std::unique_ptr<Region>& region : regions_) observer(*region);
   observers_.push_back({std::move(owner), std::move(observer)});
-}
-
-size_t RegionPool::reserved_bytes() const {
-  MutexLock lock(&mutex_);
-  return reserved_bytes_;
-}
-
-size_t RegionPool::used_bytes() const {
-  MutexLock lock(&mutex_);
-  return used_bytes_;
 }
 
 }  // namespace pelton

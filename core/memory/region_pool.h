@@ -44,10 +44,6 @@ class RegionPool {
   // the end of its last owner may take long, or give blocks back.
   void AddObserver(std::weak_ptr<void> owner, RegionObserver observer);
 
-  // Units: bytes.
-  size_t reserved_bytes() const;
-  size_t used_bytes() const;
-
  private:
   static constexpr int kClassCount = 160;
 
@@ -64,15 +60,13 @@ class RegionPool {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::vector<Observer> observers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
   std::byte* uncut_ ABSL_GUARDED_BY(mutex_) = nullptr;
   size_t uncut_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<std::vector<void*>, kClassCount> free_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<void*, int> class_of_ ABSL_GUARDED_BY(mutex_);
-  size_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace pelton

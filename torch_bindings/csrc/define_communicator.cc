@@ -13,21 +13,47 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 using CommunicatorClass = py::class_<C, ProcessPtr<C>>;
 
+using Kind = OperationKind;
+
+// Of collectives of two tensors, by what else they take.
+auto Exchange(Kind kind) {
+  return [kind](C& self, const at::Tensor& send, const at::Tensor& recv) {
+    self.Collective(kind, send, recv);
+  };
+}
+auto Reduction(Kind kind) {
+  return [kind](C& self, const at::Tensor& send, const at::Tensor& recv, int op) {
+    self.Collective(kind, send, recv, Rank(0), op);
+  };
+}
+auto Rooted(Kind kind) {
+  return [kind](C& self, const at::Tensor& send, const at::Tensor& recv, int root) {
+    self.Collective(kind, send, recv, Rank(root));
+  };
+}
+void Reduce(C& self, const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
+  self.Collective(Kind::kReduce, send, recv, Rank(dst), op);
+}
+
 void DefineReductions(CommunicatorClass& communicator) {
   communicator.def_static("check_reducible", &C::CheckReducible, py::arg("dtype"), py::arg("op"))
-      .def("allreduce", &C::AllReduce, py::arg("send"), py::arg("recv"), py::arg("op"), NoGil())
-      .def("reduce", &C::Reduce, py::arg("send"), py::arg("recv"), py::arg("dst"), py::arg("op"),
+      .def("allreduce", Reduction(Kind::kAllReduce), py::arg("send"), py::arg("recv"),
+           py::arg("op"), NoGil())
+      .def("reduce", &Reduce, py::arg("send"), py::arg("recv"), py::arg("dst"), py::arg("op"),
            NoGil())
-      .def("reduce_scatter", &C::ReduceScatter, py::arg("send"), py::arg("recv"), py::arg("op"),
-           NoGil());
+      .def("reduce_scatter", Reduction(Kind::kReduceScatter), py::arg("send"), py::arg("recv"),
+           py::arg("op"), NoGil());
 }
 
 void DefineExchanges(CommunicatorClass& communicator) {
-  communicator.def("allgather", &C::AllGather, py::arg("send"), py::arg("recv"), NoGil())
+  communicator
+      .def("allgather", Exchange(Kind::kAllGather), py::arg("send"), py::arg("recv"), NoGil())
       .def("broadcast", &C::Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
-      .def("gather", &C::Gather, py::arg("send"), py::arg("recv"), py::arg("dst"), NoGil())
-      .def("scatter", &C::Scatter, py::arg("send"), py::arg("recv"), py::arg("src"), NoGil())
-      .def("alltoall", &C::AllToAll, py::arg("send"), py::arg("recv"), NoGil())
+      .def("gather", Rooted(Kind::kGather), py::arg("send"), py::arg("recv"), py::arg("dst"),
+           NoGil())
+      .def("scatter", Rooted(Kind::kScatter), py::arg("send"), py::arg("recv"), py::arg("src"),
+           NoGil())
+      .def("alltoall", Exchange(Kind::kAllToAll), py::arg("send"), py::arg("recv"), NoGil())
       .def("alltoall_v", &C::AllToAllV, py::arg("send"), py::arg("send_counts"),
            py::arg("send_displs"), py::arg("recv"), py::arg("recv_counts"), py::arg("recv_displs"),
            NoGil())

@@ -36,29 +36,56 @@ ProcessPtr<Queue> Open(std::shared_ptr<Backend> backend, const std::vector<int32
       new Queue(std::move(backend), Group::Of(ranks), device.value_or(at::kCPU)));
 }
 
-void DefineCollectives(QueueClass& queue) {
+// What Python gets of an operation: its handle, or what it waits for.
+template <bool kWaits>
+auto Returned(const Queue::Handle& handle) {
+  if constexpr (kWaits) {
+    return handle->Wait();
+  } else {
+    return handle;
+  }
+}
+
+// Operations that are begun; with `kWaits` the same under names that end in "_now", waited for: one
+// call from Python, and no handle.
+template <bool kWaits>
+void DefineOperations(QueueClass& queue) {
+  const auto name_of = [](std::string name) { return name + (kWaits ? "_now" : ""); };
   queue
       .def(
-          "allreduce",
-          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name,
-             Target target) {
-            return self.AllReduce({std::move(name), false}, tensor, op, in_place, target);
+          name_of("allreduce").c_str(),
+          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name, Target target,
+             Name shown_as) {
+            return Returned<kWaits>(self.AllReduce({std::move(name), kWaits, std::move(shown_as)},
+                                                   tensor, op, in_place, target));
           },
           py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"),
-          py::arg("target") = py::none(), NoGil())
+          py::arg("target") = py::none(), py::arg("shown_as") = py::none(), NoGil())
       .def(
-          "broadcast",
+          name_of("broadcast").c_str(),
           [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {
-            return self.Broadcast({std::move(name), false}, tensor, root, in_place);
+            return Returned<kWaits>(
+                self.Broadcast({std::move(name), kWaits}, tensor, root, in_place));
           },
           py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
       .def(
-          "allgather",
+          name_of("allgather").c_str(),
           [](Queue& self, const at::Tensor& tensor, Name name, Queue* host) {
-            if (host == nullptr) return self.AllGather({std::move(name), false}, tensor);
-            return self.AllGather({std::move(name), false}, tensor, *host);
+            return Returned<kWaits>(self.AllGather({std::move(name), kWaits}, tensor, host));
           },
           py::arg("tensor"), py::arg("name"), py::arg("host") = py::none(), NoGil())
+      .def(
+          name_of("neighbor_allreduce").c_str(),
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name, Target target) {
+            return Returned<kWaits>(
+                self.NeighborAllReduce({std::move(name), kWaits}, tensor, table, target));
+          },
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"),
+          py::arg("target") = py::none(), NoGil());
+}
+
+void DefineRendezvous(QueueClass& queue) {
+  queue
       .def(
           "barrier",
           [](Queue& self, std::optional<double> timeout_s) {
@@ -73,53 +100,12 @@ void DefineCollectives(QueueClass& queue) {
           py::arg("name"), py::arg("reason"), py::arg("timeout_s"), NoGil());
 }
 
-// The same, waited for: one call from Python, and no handle.
-void DefineBlockingCollectives(QueueClass& queue) {
-  queue
-      .def(
-          "allreduce_now",
-          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name, Name shown) {
-            return self.AllReduce({std::move(name), true, std::move(shown)}, tensor, op, in_place)
-                ->Wait();
-          },
-          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"),
-          py::arg("shown_as") = py::none(), NoGil())
-      .def(
-          "broadcast_now",
-          [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {
-            return self.Broadcast({std::move(name), true}, tensor, root, in_place)->Wait();
-          },
-          py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
-      .def(
-          "allgather_now",
-          [](Queue& self, const at::Tensor& tensor, Name name, Queue* host) {
-            if (host == nullptr) return self.AllGather({std::move(name), true}, tensor)->Wait();
-            return self.AllGather({std::move(name), true}, tensor, *host)->Wait();
-          },
-          py::arg("tensor"), py::arg("name"), py::arg("host") = py::none(), NoGil());
-}
-
 void DefineNeighborOperations(QueueClass& queue) {
   queue
       .def(
-          "neighbor_allreduce",
-          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name, Target target) {
-            return self.NeighborAllReduce({std::move(name), false}, tensor, table, target);
-          },
-          py::arg("tensor"), py::arg("table").none(false), py::arg("name"),
-          py::arg("target") = py::none(), NoGil())
-      .def(
-          "neighbor_allreduce_now",
-          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
-            return self.NeighborAllReduce({std::move(name), true}, tensor, table)->Wait();
-          },
-          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
-      .def(
           "neighbor_allgather",
           [](Queue& self, const at::Tensor& tensor, const Table& table, Name name, Queue* host) {
-            if (host == nullptr)
-              return self.NeighborAllGather({std::move(name), false}, tensor, table);
-            return self.NeighborAllGather({std::move(name), false}, tensor, table, *host);
+            return self.NeighborAllGather({std::move(name), false}, tensor, table, host);
           },
           py::arg("tensor"), py::arg("table").none(false), py::arg("name"),
           py::arg("host") = py::none(), NoGil())
@@ -160,9 +146,10 @@ void DefineQueue(py::module_& module) {
       .def(py::init(&Open), py::arg("backend"), py::arg("ranks"), py::arg("device") = py::none(),
            NoGil())
       .def("close", &Queue::Close, NoGil());
-  DefineCollectives(queue);
-  DefineBlockingCollectives(queue);
+  DefineOperations<false>(queue);
+  DefineOperations<true>(queue);
   DefineNeighborOperations(queue);
+  DefineRendezvous(queue);
 }
 
 }  // namespace pelton::torch_bindings

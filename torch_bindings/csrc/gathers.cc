@@ -109,7 +109,6 @@ lane::Job::Launch RankGather::Shapes() {
   return LaunchOf({.kind = OperationKind::kAllGather,
                    .source = mine_.flat(),
                    .target = all,
-                   .count = ShapeMessage::kWords,
                    .bucket = place_.bucket},
                   std::nullopt);
 }
@@ -140,7 +139,6 @@ std::vector<lane::Job::Launch> RankGather::Parts(Outcome& outcome) const {
   launches.push_back(LaunchOf({.kind = OperationKind::kAllGather,
                                .source = BytesOf(input_),
                                .target = BytesOf(outcome.result),
-                               .count = mine_.bytes(),
                                .bucket = place_.bucket},
                               place_.on_stream));
   return launches;
@@ -153,15 +151,12 @@ std::vector<lane::Job::Launch> RankGather::Broadcasts(const at::Tensor& result) 
     const at::Tensor part_of_rank = result.narrow(0, begin, shapes_[r].first());
     begin += shapes_[r].first();
     if (part_of_rank.numel() == 0) continue;
-    const int32_t root = static_cast<int32_t>(r);
-    if (root == place_.rank) part_of_rank.copy_(input_);
-    const Tensor part = BytesOf(part_of_rank);
+    const Rank root(static_cast<int32_t>(r));
+    if (root.value() == place_.rank) part_of_rank.copy_(input_);
     launches.push_back(LaunchOf({.kind = OperationKind::kBroadcast,
-                                 .source = part,
-                                 .target = part,
-                                 .count = part.count,
-                                 .bucket = place_.bucket,
-                                 .root = root},
+                                 .target = BytesOf(part_of_rank),
+                                 .root = root,
+                                 .bucket = place_.bucket},
                                 place_.on_stream));
   }
   return launches;

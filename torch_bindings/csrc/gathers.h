@@ -13,9 +13,9 @@
 #include "comm/lane/job.h"
 #include "core/pipeline/weight_table.h"
 #include "torch_bindings/csrc/c10d/call.h"
-#include "torch_bindings/csrc/collective_launch.h"
 #include "torch_bindings/csrc/outcome.h"
 #include "torch_bindings/csrc/shape_message.h"
+#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
 

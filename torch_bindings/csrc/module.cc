@@ -57,7 +57,7 @@ TlsOptions TlsOf(const TlsPaths& paths) {
 
 std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
                                       std::string coordinator_address, std::string job_id,
-                                      std::string job_token, bool serve, double timeout_s,
+                                      std::string job_token, double timeout_s,
                                       double join_timeout_s, const TlsPaths& tls,
                                       std::string interface, std::string host_label,
                                       std::string schedules, std::string wire,
@@ -69,7 +69,6 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.job = std::move(job_id);
   options.token = std::move(job_token);
   options.coordinator_address = std::move(coordinator_address);
-  options.serves_coordinator = serve;
   options.tls = TlsOf(tls);
   options.operation_timeout = absl::Seconds(timeout_s);
   options.join_timeout = absl::Seconds(join_timeout_s);
@@ -131,10 +130,10 @@ void DefineBackend(py::module_& module) {
   py::class_<Backend, std::shared_ptr<Backend>>(module, "Backend")
       .def(py::init(&StartBackend), py::arg("rank"), py::arg("world_size"),
            py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
-           py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"),
-           py::arg("tls") = TlsPaths(), py::arg("interface") = "", py::arg("host_label") = "",
-           py::arg("schedules") = "", py::arg("wire") = "tcp",
-           py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds, NoGil())
+           py::arg("timeout_s"), py::arg("join_timeout_s"), py::arg("tls") = TlsPaths(),
+           py::arg("interface") = "", py::arg("host_label") = "", py::arg("schedules") = "",
+           py::arg("wire") = "tcp", py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds,
+           NoGil())
       .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
       .def_property_readonly("world_size",
                              [](const Backend& self) { return self.world_size().value(); })
@@ -146,18 +145,6 @@ void DefineBackend(py::module_& module) {
       .def("serve_tools", &ServeTools, py::arg("path"), NoGil())
       .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
       .def("host_of", [](const Backend& self) { return self.hosts().host_of; })
-      .def(
-          "intra_ranks",
-          [](const Backend& self, const std::vector<int32_t>& ranks) {
-            return NumbersOf(self.hosts().IntraRanks(Group::Of(ranks), self.rank()));
-          },
-          py::arg("ranks"))
-      .def(
-          "inter_ranks",
-          [](const Backend& self, const std::vector<int32_t>& ranks) {
-            return NumbersOf(self.hosts().InterRanks(Group::Of(ranks)));
-          },
-          py::arg("ranks"))
       .def_property_readonly("host_warning", &Backend::host_warning)
       .def_property_readonly("is_heir", &Backend::is_heir)
       .def("tell_set_up_is_over", Telling(TrainerMark::kSetUpIsOver), py::arg("timeout_s"), NoGil())

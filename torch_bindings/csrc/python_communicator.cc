@@ -7,11 +7,14 @@
 #include "comm/all_to_all_v.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/communicator.h"
 #include "comm/reduction/reducible.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
+#include "core/memory/cuda/cuda_runtime.h"
+#include "core/memory/device_queue.h"
 #include "torch_bindings/csrc/signal_scope.h"
 #include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -22,6 +25,25 @@ namespace {
 absl::StatusOr<ReduceOp> ToReduceOp(int code) {
   if ((code >= 0 && code <= 3) || (code >= 7 && code <= 10)) return static_cast<ReduceOp>(code);
   return absl::InvalidArgumentError(absl::StrCat("op: ", code, " is no reduction"));
+}
+
+// Errors: InvalidArgument: the tensors are on several devices.
+absl::StatusOr<at::Device> DeviceOf(std::initializer_list<at::Tensor> tensors) {
+  std::optional<at::Device> device;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (device.has_value() && *device != tensor.device()) {
+      return absl::InvalidArgumentError(absl::StrCat("its tensors are on ", device->str(), " and ",
+                                                     tensor.device().str(), "; one is needed"));
+    }
+    device = tensor.device();
+  }
+  return device.value_or(at::kCPU);
+}
+
+OnStream CurrentStreamOn(const at::Device& device) {
+  if (device.is_cpu()) return std::nullopt;
+  return CudaStream(CurrentStreamOf(device)(), device.index());
 }
 
 absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& counts,
@@ -56,14 +78,6 @@ PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group g
   ThrowIfError(LaneOf(at::kCPU).status());
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
-    const at::Device& device) const {
-  ASSIGN_OR_RETURN(const Device where, ToDevice(device, "the tensor"));
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, backend_->Open(group_, where, schedules_));
-  if (where.kind == DeviceKind::kHost) return opened;
-  return std::make_unique<GpuCommunicator>(std::move(opened), CurrentStreamOf(device), where.index);
-}
-
 bool PythonCommunicator::TakeOpening() {
   return opening_.Take(Clock::Real().Now() + backend_->options().join_timeout);
 }
@@ -86,7 +100,8 @@ absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneOf(
         absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
   }
   if (aborted()) return WasAborted();
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, OpenOn(device));
+  ASSIGN_OR_RETURN(const Device where, ToDevice(device, "the tensor"));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, backend_->Open(group_, where, schedules_));
   SharedLane lane =
       lane::Lane::Create(std::move(opened), nullptr, &backend_->absences().standstill());
   lanes_.Enter(device, lane);
@@ -97,19 +112,6 @@ absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneOf(
 
 absl::Status PythonCommunicator::WasAborted() const {
   return absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()"));
-}
-
-absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneFor(Tensors tensors) {
-  std::optional<at::Device> device;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    if (device.has_value() && *device != tensor.device()) {
-      return absl::InvalidArgumentError(absl::StrCat("its tensors are on ", device->str(), " and ",
-                                                     tensor.device().str(), "; one is needed"));
-    }
-    device = tensor.device();
-  }
-  return LaneOf(device.value_or(at::kCPU));
 }
 
 void PythonCommunicator::Close() {
@@ -127,109 +129,67 @@ void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
 }
 
 template <typename Function>
-void PythonCommunicator::Run(const char* what, Tensors tensors, Function call) {
+void PythonCommunicator::Run(absl::string_view what, Tensors tensors, Function call) {
   ThrowIfError(CheckNotForkedChild());
   ThrowIfError(CheckNotInHandler());
   const CallName name(what, name_);
   const absl::Duration timeout = backend_->options().operation_timeout;
-  const absl::StatusOr<SharedLane> lane = LaneFor(tensors);
-  absl::Status status = lane.status();
-  if (status.ok()) {
-    status = (*lane)->Borrow(timeout, [&](Communicator& communicator) {
-      return call(communicator, Clock::Real().Now() + timeout);
+  const auto run = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const at::Device device, DeviceOf(tensors));
+    ASSIGN_OR_RETURN(const SharedLane lane, LaneOf(device));
+    OnStream stream = CurrentStreamOn(device);
+    return lane->Borrow(timeout, [&](Communicator& communicator) {
+      return call(communicator, PointerTo(stream), Clock::Real().Now() + timeout);
     });
-  }
+  };
+  const absl::Status status = run();
   if (!status.ok()) ThrowStatus(Annotate(status, name.ToString()));
 }
 
 template <typename LaunchFunction>
-void PythonCommunicator::LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch) {
-  Run(what, tensors, [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
-    ASSIGN_OR_RETURN(const Completion completion, launch(communicator));
+void PythonCommunicator::LaunchAndAwait(absl::string_view what, Tensors tensors,
+                                        LaunchFunction launch) {
+  Run(what, tensors, [&](auto& communicator, Stream* stream, absl::Time deadline) -> absl::Status {
+    ASSIGN_OR_RETURN(const Completion completion, launch(communicator, stream));
     return Await(communicator, completion, deadline, &backend_->absences().standstill());
-  });
-}
-
-template <typename LaunchFunction>
-void PythonCommunicator::LaunchPair(const char* what, Pair pair, LaunchFunction launch) {
-  const Tensors tensors = {pair.send != nullptr ? *pair.send : at::Tensor(),
-                           pair.recv != nullptr ? *pair.recv : at::Tensor()};
-  LaunchAndAwait(what, tensors, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    Tensor source, target;
-    if (pair.send != nullptr) {
-      ASSIGN_OR_RETURN(source, FlatAnywhere(*pair.send, "send_tensor"));
-    }
-    if (pair.recv != nullptr) {
-      ASSIGN_OR_RETURN(target, FlatAnywhere(*pair.recv, "recv_tensor"));
-    }
-    return launch(communicator, pair.send != nullptr ? source : target,
-                  pair.recv != nullptr ? target : source);
-  });
-}
-
-template <typename LaunchFunction>
-void PythonCommunicator::LaunchOne(const char* what, const at::Tensor& tensor,
-                                   LaunchFunction launch) {
-  LaunchAndAwait(what, {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor flat, FlatAnywhere(tensor, "tensor"));
-    return launch(communicator, flat);
   });
 }
 
 using Launched = absl::StatusOr<Completion>;
 
-void PythonCommunicator::AllReduce(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchPair("allreduce", {&send, &recv}, [&](auto& communicator, auto from, auto to) -> Launched {
-    ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-    return pelton::AllReduce(communicator, from, to, reduce_op);
+template <typename LaunchFunction>
+void PythonCommunicator::LaunchOne(absl::string_view what, const at::Tensor& tensor,
+                                   LaunchFunction launch) {
+  LaunchAndAwait(what, {tensor}, [&](auto& communicator, Stream* stream) -> Launched {
+    ASSIGN_OR_RETURN(const Tensor flat, FlatAnywhere(tensor, "tensor"));
+    return launch(communicator, flat, stream);
   });
 }
 
-void PythonCommunicator::Reduce(const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
-  LaunchPair("reduce", {&send, dst == rank_ ? &recv : nullptr},
-             [&](auto& communicator, auto from, auto to) -> Launched {
-               ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-               return pelton::Reduce(communicator, from, to, reduce_op, Rank(dst));
-             });
-}
-
-void PythonCommunicator::ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchPair("reduce_scatter", {&send, &recv},
-             [&](auto& communicator, auto from, auto to) -> Launched {
-               ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-               return pelton::ReduceScatter(communicator, from, to, reduce_op);
-             });
-}
-
-void PythonCommunicator::AllGather(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchPair("allgather", {&send, &recv}, [](auto& communicator, auto from, auto to) {
-    return pelton::AllGather(communicator, from, to);
+void PythonCommunicator::Collective(OperationKind kind, const at::Tensor& send,
+                                    const at::Tensor& recv, Rank root, int op) {
+  const OperationTraits& traits = TraitsOf(kind);
+  const bool gives = !IsOnRootOnly(traits.source) || root.value() == rank_;
+  const bool receives = !IsOnRootOnly(traits.target) || root.value() == rank_;
+  const Tensors tensors = {gives ? send : at::Tensor(), receives ? recv : at::Tensor()};
+  LaunchAndAwait(traits.name, tensors, [&](auto& communicator, Stream* stream) -> Launched {
+    CollectiveCall call{.kind = kind, .root = root};
+    if (gives) {
+      ASSIGN_OR_RETURN(call.source, FlatAnywhere(send, "send_tensor"));
+    }
+    if (receives) {
+      ASSIGN_OR_RETURN(call.target, FlatAnywhere(recv, "recv_tensor"));
+    }
+    ASSIGN_OR_RETURN(call.op, ToReduceOp(op));
+    return LaunchCollective(communicator, call, stream);
   });
 }
 
 void PythonCommunicator::Broadcast(const at::Tensor& tensor, int src) {
-  LaunchOne("broadcast", tensor, [&](auto& communicator, auto flat) {
-    return pelton::Broadcast(communicator, flat, Rank(src));
-  });
-}
-
-void PythonCommunicator::Gather(const at::Tensor& send, const at::Tensor& recv, int dst) {
-  LaunchPair("gather", {&send, dst == rank_ ? &recv : nullptr},
-             [&](auto& communicator, auto from, auto to) {
-               return pelton::Gather(communicator, from, to, Rank(dst));
-             });
-}
-
-void PythonCommunicator::Scatter(const at::Tensor& send, const at::Tensor& recv, int src) {
-  LaunchPair("scatter", {src == rank_ ? &send : nullptr, &recv},
-             [&](auto& communicator, auto from, auto to) {
-               return pelton::Scatter(communicator, from, to, Rank(src));
-             });
-}
-
-void PythonCommunicator::AllToAll(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchPair("alltoall", {&send, &recv}, [](auto& communicator, auto from, auto to) {
-    return pelton::AllToAll(communicator, from, to);
+  LaunchOne("broadcast", tensor, [&](auto& communicator, auto flat, Stream* stream) {
+    return LaunchCollective(communicator,
+                            {.kind = OperationKind::kBroadcast, .target = flat, .root = Rank(src)},
+                            stream);
   });
 }
 
@@ -238,7 +198,7 @@ void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int
                                    const std::vector<int64_t>& recv_counts,
                                    const std::vector<int64_t>& recv_displs) {
   Run("alltoall_v", {send, recv},
-      [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
+      [&](Communicator& communicator, Stream*, absl::Time deadline) -> absl::Status {
         ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
         ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
         ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
@@ -249,20 +209,20 @@ void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int
 }
 
 void PythonCommunicator::Send(const at::Tensor& tensor, int dst, int tag) {
-  LaunchOne("send", tensor, [&](auto& communicator, auto flat) {
-    return pelton::Send(communicator, flat, Rank(dst), tag);
+  LaunchOne("send", tensor, [&](auto& communicator, auto flat, Stream* stream) {
+    return pelton::Send(communicator, flat, Rank(dst), tag, stream);
   });
 }
 
 void PythonCommunicator::Recv(const at::Tensor& tensor, int src, int tag) {
-  LaunchOne("recv", tensor, [&](auto& communicator, auto flat) {
-    return pelton::Recv(communicator, flat, Rank(src), tag);
+  LaunchOne("recv", tensor, [&](auto& communicator, auto flat, Stream* stream) {
+    return pelton::Recv(communicator, flat, Rank(src), tag, stream);
   });
 }
 
 void PythonCommunicator::Barrier() {
   LaunchAndAwait("barrier", {},
-                 [](Communicator& communicator) { return pelton::Barrier(communicator); });
+                 [](auto& communicator, Stream*) { return pelton::Barrier(communicator); });
 }
 
 void PythonCommunicator::Abort() {

@@ -13,38 +13,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backend/backend.h"
-#include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/lane/lane.h"
+#include "core/base/ids.h"
 #include "core/base/sharing.h"
 #include "core/base/sync.h"
-#include "core/memory/cuda/cuda_queue.h"
-#include "core/memory/cuda/cuda_runtime.h"
+#include "core/pipeline/operation_kind.h"
 
 namespace pelton::torch_bindings {
-
-// A communicator of a GPU as Python's collectives see it: in the order of the current stream.
-// Launches everything on the calling thread's current stream, so that an operation comes after what
-// made its tensors. Threads: as Communicator. Owns: the communicator it wraps.
-class GpuCommunicator final : public ForwardingCommunicator {
- public:
-  GpuCommunicator(std::unique_ptr<Communicator> wrapped, CudaQueue::CallersStream callers,
-                  int device_index)
-      : ForwardingCommunicator(std::move(wrapped)),
-        callers_(std::move(callers)),
-        device_index_(device_index) {}
-
-  absl::StatusOr<Completion> Launch(const Operation& operation, Stream&) override {
-    CudaStream stream(callers_(), device_index_);
-    return ForwardingCommunicator::Launch(operation, stream);
-  }
-
- private:
-  const CudaQueue::CallersStream callers_;
-  const int device_index_;
-};
 
 // Runs each collective on the calling thread, which borrows the lane: a small allreduce takes about
 // a microsecond, a hop to another thread up to sixty. Called without the GIL. Threads: any; calls
@@ -68,14 +47,11 @@ class PythonCommunicator {
   // after what is on the current stream.
   // Blocks: until done, or the backend's operation timeout.
   // Errors (thrown): ValueError naming the argument; else as comm/await.h.
-  void AllReduce(const at::Tensor& send, const at::Tensor& recv, int op);
-  void Reduce(const at::Tensor& send, const at::Tensor& recv, int dst, int op);
-  void ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op);
-  void AllGather(const at::Tensor& send, const at::Tensor& recv);
+  //
+  // Of a kind with two tensors. What the kind has no use for on this rank is not looked at.
+  void Collective(OperationKind kind, const at::Tensor& send, const at::Tensor& recv,
+                  Rank root = Rank(0), int op = 0);
   void Broadcast(const at::Tensor& tensor, int src);
-  void Gather(const at::Tensor& send, const at::Tensor& recv, int dst);
-  void Scatter(const at::Tensor& send, const at::Tensor& recv, int src);
-  void AllToAll(const at::Tensor& send, const at::Tensor& recv);
   // Units: elements, of the tensors as flat ones. Negative numbers are an error.
   void AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                  const std::vector<int64_t>& send_displs, const at::Tensor& recv,
@@ -101,28 +77,20 @@ class PythonCommunicator {
   // The tensors of a call; those that this rank does not give are undefined.
   using Tensors = std::initializer_list<at::Tensor>;
 
-  // Runs `call`, which returns a status and is given a deadline, as the only one.
+  // Runs `call` as the only one. It is given the calling thread's current stream, null on the CPU,
+  // and a deadline, and returns a status.
   template <typename Function>
-  void Run(const char* what, Tensors tensors, Function call);
+  void Run(absl::string_view what, Tensors tensors, Function call);
   template <typename LaunchFunction>
-  void LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch);
-  // Null: this rank does not give it, and the other one stands for it.
-  struct Pair {
-    const at::Tensor* send;
-    const at::Tensor* recv;
-  };
+  void LaunchAndAwait(absl::string_view what, Tensors tensors, LaunchFunction launch);
   template <typename LaunchFunction>
-  void LaunchPair(const char* what, Pair pair, LaunchFunction launch);
-  template <typename LaunchFunction>
-  void LaunchOne(const char* what, const at::Tensor& tensor, LaunchFunction launch);
+  void LaunchOne(absl::string_view what, const at::Tensor& tensor, LaunchFunction launch);
   // Shared: a call keeps its lane while another thread closes it.
   using SharedLane = std::shared_ptr<lane::Lane>;
-  absl::StatusOr<SharedLane> LaneFor(Tensors tensors);
   absl::StatusOr<SharedLane> LaneOf(const at::Device& device);
   bool TakeOpening() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, opening_);
   absl::Status OpensForTooLong() const;
   absl::Status WasAborted() const;
-  absl::StatusOr<std::unique_ptr<Communicator>> OpenOn(const at::Device& device) const;
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
   const Group group_;

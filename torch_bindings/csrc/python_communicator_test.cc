@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "comm/group.h"
 #include "core/base/ids.h"
+#include "core/pipeline/operation_kind.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch_bindings/csrc/signal_scope.h"
@@ -58,20 +59,20 @@ TEST(PythonCommunicatorTest, ReductionsCombineWhatTheRanksGive) {
   OnCommunicators(3, [](PythonCommunicator& communicator, int rank) {
     const at::Tensor mine = Numbers(rank, 2);
     at::Tensor result = Blank(2);
-    communicator.AllReduce(mine, result, kSum);
+    communicator.Collective(OperationKind::kAllReduce, mine, result, Rank(0), kSum);
     EXPECT_TRUE(Holds(result, {300, 303}));
     EXPECT_TRUE(mine.equal(Numbers(rank, 2)));
-    communicator.AllReduce(mine, mine, kMax);
+    communicator.Collective(OperationKind::kAllReduce, mine, mine, Rank(0), kMax);
     EXPECT_TRUE(Holds(mine, {200, 201})) << "in place";
 
     result = rank == 1 ? Blank(2) : at::Tensor();
-    communicator.Reduce(Numbers(rank, 2), result, 1, kSum);
+    communicator.Collective(OperationKind::kReduce, Numbers(rank, 2), result, Rank(1), kSum);
     if (rank == 1) {
       EXPECT_TRUE(Holds(result, {300, 303}));
     }
 
     at::Tensor part = Blank(2);
-    communicator.ReduceScatter(Numbers(rank, 6), part, kSum);
+    communicator.Collective(OperationKind::kReduceScatter, Numbers(rank, 6), part, Rank(0), kSum);
     const auto first = static_cast<float>(300 + 6 * rank);
     EXPECT_TRUE(Holds(part, {first, first + 3}));
   });
@@ -81,7 +82,7 @@ TEST(PythonCommunicatorTest, ExchangesMoveEachPartToItsPlace) {
   OnCommunicators(3, [](PythonCommunicator& communicator, int rank) {
     const auto number = static_cast<float>(rank);
     at::Tensor gathered = Blank(6);
-    communicator.AllGather(Numbers(rank, 2), gathered);
+    communicator.Collective(OperationKind::kAllGather, Numbers(rank, 2), gathered);
     EXPECT_TRUE(Holds(gathered, {0, 1, 100, 101, 200, 201}));
 
     at::Tensor tensor = Numbers(rank, 2);
@@ -89,17 +90,18 @@ TEST(PythonCommunicatorTest, ExchangesMoveEachPartToItsPlace) {
     EXPECT_TRUE(Holds(tensor, {200, 201}));
 
     gathered = rank == 1 ? Blank(6) : at::Tensor();
-    communicator.Gather(Numbers(rank, 2), gathered, 1);
+    communicator.Collective(OperationKind::kGather, Numbers(rank, 2), gathered, Rank(1));
     if (rank == 1) {
       EXPECT_TRUE(Holds(gathered, {0, 1, 100, 101, 200, 201}));
     }
 
     at::Tensor part = Blank(2);
-    communicator.Scatter(rank == 2 ? Numbers(2, 6) : at::Tensor(), part, 2);
+    communicator.Collective(OperationKind::kScatter, rank == 2 ? Numbers(2, 6) : at::Tensor(), part,
+                            Rank(2));
     EXPECT_TRUE(Holds(part, {200 + 2 * number, 201 + 2 * number}));
 
     at::Tensor parts = Blank(3);
-    communicator.AllToAll(Numbers(rank, 3), parts);
+    communicator.Collective(OperationKind::kAllToAll, Numbers(rank, 3), parts);
     EXPECT_TRUE(Holds(parts, {number, 100 + number, 200 + number}));
   });
 }
@@ -142,7 +144,8 @@ TEST(PythonCommunicatorTest, RanksAreThoseOfTheGroupInItsOrder) {
     EXPECT_EQ(communicator.rank(), rank);
     EXPECT_EQ(communicator.world_size(), 2);
     at::Tensor gathered = Blank(2);
-    communicator.AllGather(Of({static_cast<float>(backend->rank().value())}), gathered);
+    communicator.Collective(OperationKind::kAllGather,
+                            Of({static_cast<float>(backend->rank().value())}), gathered);
     EXPECT_TRUE(Holds(gathered, {2, 0}));
     at::Tensor tensor = Of({static_cast<float>(rank)});
     communicator.Broadcast(tensor, 1);
@@ -155,19 +158,25 @@ TEST(PythonCommunicatorTest, ARefusedTensorIsNamedWithItsCallAndGroup) {
     const at::Tensor good = Blank(4);
     const at::Tensor crossed = torch::zeros({2, 2}).t();
     EXPECT_THAT(
-        ErrorOf([&] { communicator.AllReduce(crossed, good, kSum); }),
+        ErrorOf([&] {
+          communicator.Collective(OperationKind::kAllReduce, crossed, good, Rank(0), kSum);
+        }),
         StartsWith(
             "INVALID_ARGUMENT: allreduce of group 'grid': send_tensor: is not contiguous; "));
     EXPECT_THAT(
-        ErrorOf([&] { communicator.AllGather(good, crossed); }),
+        ErrorOf([&] { communicator.Collective(OperationKind::kAllGather, good, crossed); }),
         StartsWith(
             "INVALID_ARGUMENT: allgather of group 'grid': recv_tensor: is not contiguous; "));
     EXPECT_THAT(
         ErrorOf([&] { communicator.Broadcast(crossed, 0); }),
         StartsWith("INVALID_ARGUMENT: broadcast of group 'grid': tensor: is not contiguous; "));
-    EXPECT_EQ(ErrorOf([&] { communicator.Reduce(good, good, 0, 5); }),
-              "INVALID_ARGUMENT: reduce of group 'grid': op: 5 is no reduction");
-    EXPECT_EQ(ErrorOf([&] { communicator.AllReduce(good, good, kSum); }), "none");
+    EXPECT_EQ(
+        ErrorOf([&] { communicator.Collective(OperationKind::kReduce, good, good, Rank(0), 5); }),
+        "INVALID_ARGUMENT: reduce of group 'grid': op: 5 is no reduction");
+    EXPECT_EQ(ErrorOf([&] {
+                communicator.Collective(OperationKind::kAllReduce, good, good, Rank(0), kSum);
+              }),
+              "none");
   });
 }
 
@@ -175,9 +184,14 @@ TEST(PythonCommunicatorTest, TensorsOfSeveralDevicesOrOfAnUnknownOneAreRefused) 
   Alone([](PythonCommunicator& communicator) {
     const at::Tensor here = Blank(2);
     const at::Tensor nowhere = torch::empty({2}, at::kMeta);
-    EXPECT_THAT(ErrorOf([&] { communicator.AllReduce(here, nowhere, kSum); }),
+    EXPECT_THAT(ErrorOf([&] {
+                  communicator.Collective(OperationKind::kAllReduce, here, nowhere, Rank(0), kSum);
+                }),
                 HasSubstr("its tensors are on cpu and meta; one is needed"));
-    EXPECT_THAT(ErrorOf([&] { communicator.AllReduce(nowhere, nowhere, kSum); }),
+    EXPECT_THAT(ErrorOf([&] {
+                  communicator.Collective(OperationKind::kAllReduce, nowhere, nowhere, Rank(0),
+                                          kSum);
+                }),
                 HasSubstr("the tensor is on meta; tensors of the CPU and of GPUs are served"));
   });
 }
@@ -227,7 +241,10 @@ TEST(PythonCommunicatorTest, AfterAnAbortNoCommunicatorOfAnotherDeviceIsOpened) 
   Alone([](PythonCommunicator& communicator) {
     communicator.Abort();
     const at::Tensor elsewhere = torch::empty({2}, at::kMeta);
-    EXPECT_EQ(ErrorOf([&] { communicator.AllReduce(elsewhere, elsewhere, kSum); }),
+    EXPECT_EQ(ErrorOf([&] {
+                communicator.Collective(OperationKind::kAllReduce, elsewhere, elsewhere, Rank(0),
+                                        kSum);
+              }),
               "ABORTED: allreduce of group 'grid': rank 0 called abort()");
   });
 }

@@ -16,7 +16,6 @@
 #include "core/base/fork.h"
 #include "core/memory/device_queue.h"
 #include "core/plan/round_mode.h"
-#include "torch_bindings/csrc/collective_launch.h"
 #include "torch_bindings/csrc/gathers.h"
 #include "torch_bindings/csrc/outcome.h"
 #include "torch_bindings/csrc/shape_message.h"
@@ -203,9 +202,8 @@ PythonQueue::Handle PythonQueue::AllReduce(const Run& run, const at::Tensor& ten
   call.Launch(LaunchOf({.kind = OperationKind::kAllReduce,
                         .source = source,
                         .target = target,
-                        .count = target.count,
+                        .op = static_cast<ReduceOp>(op),
                         .bucket = BucketOf(run),
-                        .reduce_op = static_cast<ReduceOp>(op),
                         .shape_mark = ShapeMarkOf(tensor)},
                        OwnStream()));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
@@ -219,44 +217,35 @@ PythonQueue::Handle PythonQueue::Broadcast(const Run& run, const at::Tensor& ten
   }
   const at::Tensor result = in_place ? tensor : EmptyLike(tensor);
   if (!in_place && root == rank_) result.copy_(tensor.detach());
-  const Tensor flat = call.Updates(result, "tensor");
   call.Launch(LaunchOf({.kind = OperationKind::kBroadcast,
-                        .source = flat,
-                        .target = flat,
-                        .count = flat.count,
+                        .target = call.Updates(result, "tensor"),
+                        .root = Rank(root),
                         .bucket = BucketOf(run),
-                        .root = root,
                         .shape_mark = ShapeMarkOf(tensor)},
                        OwnStream()));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
 
-PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& tensor) {
-  Call call = Begin("allgather", run, Call::Use::kMoved);
-  const at::Tensor input = GatheredInput(call, tensor);
-  const RankGather::Place place{rank_, world_size_, BucketOf(run), OwnStream()};
-  auto gather = std::make_shared<RankGather>(place, input);
-  call.Launch(gather->Shapes());
-  auto outcome = std::make_shared<Outcome>();
-  // The parts follow in the same place of the order of all calls, whatever comes after this one.
-  call.Continue([gather, outcome, has_begun = false]() mutable {
-    if (std::exchange(has_begun, true)) return std::vector<Job::Launch>();
-    return gather->Parts(*outcome);
-  });
-  return Submit(run, std::move(call), outcome);
-}
-
 PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& tensor,
-                                           PythonQueue& host) {
-  Call call = BeginOnDevice("allgather", run, Call::Use::kMoved, tensor);
-  const at::Tensor input = GatheredInput(call, tensor, /*is_on_gpu=*/true);
+                                           PythonQueue* host) {
+  Call call = BeginCollective("allgather", run, Call::Use::kMoved, tensor);
+  const at::Tensor input = GatheredInput(call, tensor, /*is_on_gpu=*/host != nullptr);
   const RankGather::Place place{rank_, world_size_, BucketOf(run), OwnStream()};
   auto gather = std::make_shared<RankGather>(place, input);
+  auto outcome = std::make_shared<Outcome>();
+  if (host == nullptr) {
+    call.Launch(gather->Shapes());
+    // The parts follow in the same place of the order of all calls, whatever comes after this one.
+    call.Continue([gather, outcome, has_begun = false]() mutable {
+      if (std::exchange(has_begun, true)) return std::vector<Job::Launch>();
+      return gather->Parts(*outcome);
+    });
+    return Submit(run, std::move(call), outcome);
+  }
   Call shapes = Begin("allgather", run, Call::Use::kMoved);
   shapes.Launch(gather->Shapes());
   shapes.Finally([gather] {});  // its memory, to the end
-  host.Submit({.name = run.name, .waits = true}, std::move(shapes), std::make_shared<Outcome>());
-  auto outcome = std::make_shared<Outcome>();
+  host->Submit({.name = run.name, .waits = true}, std::move(shapes), std::make_shared<Outcome>());
   for (Job::Launch& launch : gather->Parts(*outcome)) call.Launch(std::move(launch));
   call.Finally([result = outcome->result] {});
   return Submit(run, std::move(call), outcome);
@@ -271,7 +260,7 @@ PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Ten
   call.Launch([source, target, table, label = LabelOf(run, tensor),
                stream = OwnStream()](Communicator& communicator) mutable {
     return pelton::NeighborAllReduce(communicator, source, target, *table, label,
-                                     stream.has_value() ? &*stream : nullptr);
+                                     PointerTo(stream));
   });
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
@@ -290,9 +279,8 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
   first.Launch(LaunchOf({.kind = OperationKind::kAllReduce,
                          .source = first.Reads(tensor, "tensor"),
                          .target = middle,
-                         .count = middle.count,
+                         .op = ReduceOp::kAvg,
                          .bucket = BucketOf(run),
-                         .reduce_op = ReduceOp::kAvg,
                          .shape_mark = ShapeMarkOf(tensor)},
                         inner.OwnStream()));
   const Tensor target = second.Writes(result, "result");
@@ -310,7 +298,7 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
         if (now == Mean::kUnderWay) return absl::ResourceExhaustedError("the mean is under way");
         if (now == Mean::kFailed) label.shape_mark = kFailedStageMark;
         return pelton::NeighborAllReduce(communicator, source, target, *table, label,
-                                         stream.has_value() ? &*stream : nullptr);
+                                         PointerTo(stream));
       });
   auto outcome = std::make_shared<Outcome>(Outcome{.result = result, .next_lane = lane_});
   first.Finally([mean_is] { *mean_is = Mean::kThere; });
@@ -333,7 +321,8 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
 }
 
 PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Tensor& tensor,
-                                                   const Table& table) {
+                                                   const Table& table, PythonQueue* host) {
+  if (host != nullptr) return NeighborAllGatherOnGpu(run, tensor, table, *host);
   Call call = Begin("neighbor_allgather", run, Call::Use::kMoved);
   call.SetSend();
   NeighborGather::Place place{
@@ -362,8 +351,8 @@ void PythonQueue::TellShapes(const Run& run, std::shared_ptr<NeighborGather> gat
   ThrowIfError(lane_->Run(shapes.Take(timeout_))->status());
 }
 
-PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Tensor& tensor,
-                                                   const Table& table, PythonQueue& host) {
+PythonQueue::Handle PythonQueue::NeighborAllGatherOnGpu(const Run& run, const at::Tensor& tensor,
+                                                        const Table& table, PythonQueue& host) {
   Call call = BeginOnDevice("neighbor_allgather", run, Call::Use::kMoved, tensor);
   const NeighborGather::Place place{.rank = rank_, .tag = kShapesOnGpuTag, .data_tag = 0};
   const at::Tensor input = GatheredInput(call, tensor, /*is_on_gpu=*/true);
@@ -375,7 +364,7 @@ PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Ten
   call.Launch([source = BytesOf(input), target = BytesOf(outcome->result), edges, label,
                stream = OwnStream()](Communicator& communicator) mutable {
     return pelton::NeighborAllGather(communicator, source, target, *edges, label,
-                                     stream.has_value() ? &*stream : nullptr);
+                                     PointerTo(stream));
   });
   call.Finally([result = outcome->result] {});
   return Submit(run, std::move(call), outcome);
@@ -390,10 +379,7 @@ void PythonQueue::Barrier(absl::Duration timeout) {
 void PythonQueue::Leave(const std::string& name, const std::string& reason,
                         absl::Duration timeout) {
   Call call = Begin("shutdown", {}, Call::Use::kMoved);
-  Collective barrier = {};
-  barrier.kind = OperationKind::kBarrier;
-  barrier.bucket = BucketId(NumberOf(name));
-  call.Launch(LaunchOf(barrier, {}));
+  call.Launch(LaunchOf({.kind = OperationKind::kBarrier, .bucket = BucketId(NumberOf(name))}, {}));
   Job job = call.Take(timeout);
   job.overdue = absl::UnavailableError(reason);
   ThrowIfError(lane_->Run(std::move(job))->status());

@@ -70,22 +70,19 @@ class PythonQueue {
                    const Target& into = {});
   Handle Broadcast(const Run& run, const at::Tensor& tensor, int root, bool in_place);
   // The ranks' tensors, one behind the other along the first dimension, in which they may differ.
-  // Where they do not fit, all ranks get the same error.
-  Handle AllGather(const Run& run, const at::Tensor& tensor);
-  // The same on the queue of a GPU. The ranks tell each other their shapes on `host`, a queue of
-  // the same ranks. Blocks: until all ranks have called it.
-  Handle AllGather(const Run& run, const at::Tensor& tensor, PythonQueue& host);
+  // Where they do not fit, all ranks get the same error. `host`: given on the queue of a GPU, a
+  // queue of the same ranks, on which they tell each other their shapes; then it blocks until all
+  // ranks have called it.
+  Handle AllGather(const Run& run, const at::Tensor& tensor, PythonQueue* host = nullptr);
   // See comm/neighbors.h. Shape: that of `tensor`.
   Handle NeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
                            const Target& into = {});
   // The sources' tensors, in the table's order, along the first dimension, in which they may
   // differ. Where the tensors at the two ends of an edge do not fit, both get an error, after the
-  // other edges are served.
-  Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table);
-  // The same on the queue of a GPU. The ends of the edges tell each other their shapes on `host`, a
-  // queue of the same ranks. Blocks: until the neighbours have called it too.
+  // other edges are served. `host`: as AllGather's; then it blocks until the neighbours have called
+  // it too.
   Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table,
-                           PythonQueue& host);
+                           PythonQueue* host = nullptr);
   // The mean over the ranks of `inner`, a queue for the same device, and then NeighborAllReduce of
   // that. Shape: that of `tensor`. Where the mean fails, the neighbours get an error that says so.
   Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
@@ -113,6 +110,8 @@ class PythonQueue {
   std::optional<CudaStream> OwnStream() const;
   // Has what is launched from now on come after what the calling thread's current stream has.
   void FollowCaller() const;
+  Handle NeighborAllGatherOnGpu(const Run& run, const at::Tensor& tensor, const Table& table,
+                                PythonQueue& host);
   // Blocks: until the neighbours have told theirs.
   void TellShapes(const Run& run, std::shared_ptr<NeighborGather> gather);
   Handle Submit(const Run& run, lane::Job job, std::shared_ptr<Outcome> outcome);

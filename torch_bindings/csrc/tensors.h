@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
 #include "core/memory/cuda/cuda_queue.h"
+#include "core/memory/cuda/cuda_runtime.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
 #include "core/plan/plan.h"
@@ -31,6 +33,11 @@ absl::StatusOr<Device> ToDevice(const at::Device& device, const std::string& wha
 
 // The stream that is current for the GPU on the thread that asks.
 CudaQueue::CallersStream CurrentStreamOf(const at::Device& device);
+
+// A GPU's stream, which an operation runs on; none: the host's, which orders nothing.
+using OnStream = std::optional<CudaStream>;
+// As the functions of comm/collectives.h take it.
+inline Stream* PointerTo(OnStream& stream) { return stream.has_value() ? &*stream : nullptr; }
 
 // The stream on which a trainer works on tensors of a GPU, for another thread that works on them
 // in turns with it: on a stream of its own that one would read before the trainer has written.

@@ -22,10 +22,9 @@ class Backend:
         self,
         rank: int,
         world_size: int,
-        coordinator_address: str,  # "host:port"; rank 0 serves it when `serve` is set
+        coordinator_address: str,  # "host:port"
         job_id: str,
         job_token: str,
-        serve: bool,
         timeout_s: float,  # of each later operation
         join_timeout_s: float,
         tls: Mapping[str, str] = ...,  # paths of PEM files: "ca", "certificate", "key"; and "server_name"
@@ -60,10 +59,6 @@ class Backend:
         """World ranks proved to share this rank's host, ascending, this one included."""
     def host_of(self) -> list[int]:
         """For each rank the lowest rank on its host, the same on all ranks."""
-    def intra_ranks(self, ranks: Sequence[int]) -> list[int]:
-        """Those of a group's ranks that are on this rank's host, in the group's order."""
-    def inter_ranks(self, ranks: Sequence[int]) -> list[int]:
-        """Those that have, on their hosts, the same local rank as the group's first one, in its order."""
     host_warning: str
     """Why ranks that seemed to be on this rank's host are not counted to it; empty: there are none."""
     is_heir: bool
@@ -160,7 +155,7 @@ class Queue:
         self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, target: torch.Tensor | None = None
     ) -> Handle: ...
     def allreduce_now(
-        self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, shown_as: str | None = None
+        self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, *, shown_as: str | None = None
     ) -> torch.Tensor: ...
     def broadcast(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> Handle: ...
     def broadcast_now(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> torch.Tensor: ...

@@ -165,15 +165,7 @@ absl::Status Send(int socket, const Frame& frame, absl::string_view payload, int
   header.msg_iov = parts;
   header.msg_iovlen = payload.empty() ? 1 : 2;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (attached >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &attached, sizeof attached);
-  }
+  if (attached >= 0) Attach({&attached, 1}, control, header);
   while (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == ETOOMANYREFS) {
@@ -195,6 +187,16 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
 absl::StatusOr<Frame> Peek(int socket) {
   ASSIGN_OR_RETURN(const Message first, TakeFirst(socket, MSG_PEEK));
   return first.frame;
+}
+
+void Attach(absl::Span<const int> descriptors, char* control, msghdr& header) {
+  header.msg_control = control;
+  header.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size() * sizeof(int));
 }
 
 std::vector<Descriptor> AttachedTo(msghdr& header) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "comm/transport/descriptor.h"
 
 namespace pelton::shm {
@@ -83,6 +84,9 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline);
 // Receive.
 absl::StatusOr<Frame> Peek(int socket);
 
+// Has `descriptors` go along with a message, until which `control` lives. `control`: on the
+// alignment of a cmsghdr, zeros, with room for them (CMSG_SPACE).
+void Attach(absl::Span<const int> descriptors, char* control, msghdr& header);
 // What came along with a message, whatever its number: what is not wanted is closed with the
 // vector.
 std::vector<Descriptor> AttachedTo(msghdr& header);

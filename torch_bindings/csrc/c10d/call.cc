@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "torch_bindings/csrc/status_error.h"
-#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -50,6 +49,12 @@ void AwaitCopyTo(const at::Tensor& target) {
 }
 
 }  // namespace
+
+lane::Job::Launch LaunchOf(const CollectiveCall& collective, const OnStream& on_stream) {
+  return [collective, stream = on_stream](Communicator& communicator) mutable {
+    return LaunchCollective(communicator, collective, PointerTo(stream));
+  };
+}
 
 void Call::Refuse(const std::string& what) const {
   ThrowStatus(absl::InvalidArgumentError(absl::StrCat(job_.name, ": ", what)));

@@ -11,8 +11,12 @@
 #include "absl/time/time.h"
 #include "comm/collectives.h"
 #include "comm/lane/job.h"
+#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
+
+// Launches `collective`, as often as it is called: again after a launch that found no room.
+lane::Job::Launch LaunchOf(const CollectiveCall& collective, const OnStream& on_stream);
 
 // Tensors that are not contiguous are packed here, and unpacked when the job is done. Types that no
 // reduction knows (float8, quantised bits) may still be moved: as bytes.

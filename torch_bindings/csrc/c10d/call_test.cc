@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/communicator.h"
+#include "comm/lane/job.h"
+#include "comm/transport/sim/sim_fabric.h"
 #include "core/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +35,24 @@ void Fill(const Tensor& tensor, float value) {
   std::fill_n(static_cast<float*>(tensor.data), tensor.count, value);
 }
 void Finish(Call& call) { call.Take(absl::Minutes(1)).finish(); }
+
+// A launch that found no room is called again.
+TEST(CallTest, ACollectiveMayBeLaunchedMoreThanOnce) {
+  SimFabric fabric{WorldSize(1)};
+  const auto alone = fabric.OpenAll(CommunicatorId(3), Group::World(WorldSize(1))).value();
+  std::vector<float> from = {1, 2};
+  std::vector<float> to(2);
+  lane::Job::Launch launch = LaunchOf({.kind = OperationKind::kAllReduce,
+                                       .source = {from.data(), from.size()},
+                                       .target = {to.data(), to.size()}},
+                                      std::nullopt);
+  for (int i = 0; i < 2; ++i) {
+    from[0] += 1;
+    const Completion launched = launch(*alone[0]).value();
+    while (!alone[0]->Query(launched).done) alone[0]->Progress();
+    EXPECT_EQ(to, from);
+  }
+}
 
 TEST(CallTest, WorksInTheMemoryOfContiguousTensors) {
   const at::Tensor target = torch::zeros({2, 3});

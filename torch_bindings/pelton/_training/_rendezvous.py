@@ -54,7 +54,6 @@ def join(
         coordinator_address=place.address,
         job_id=place.job,
         job_token=place.token,
-        serve=False,
         timeout_s=timeout_s,
         join_timeout_s=env.join_timeout_s() if join_timeout_s is None else join_timeout_s,
         tls=tls_from_environment(),

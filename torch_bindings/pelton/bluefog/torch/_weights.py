@@ -194,7 +194,7 @@ def _compare_ends(world: World, ends: _Ends, error: PeltonError | None) -> None:
     found[list(ends.sources), world.rank] += 2
     found[size, world.rank] = error is not None
     shown_as = f"{ends.operation}'s check of the topology (enable_topo_check)"
-    found = world.queue.allreduce_now(found, _SUM, True, None, shown_as)
+    found = world.queue.allreduce_now(found, _SUM, True, None, shown_as=shown_as)
     if error is not None:
         return
     for rank in found[size].nonzero().flatten().tolist():
