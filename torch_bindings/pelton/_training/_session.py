@@ -124,6 +124,7 @@ class Session:
 
 _session: Session | None = None
 _joined_count = 0  # jobs so far
+_has_told = False  # of the variable that has no effect
 
 
 def is_initialized() -> bool:
@@ -226,18 +227,12 @@ def _make_torch_group(session: Session) -> None:
 
 
 def _tell_what_is_ignored(rank: int) -> None:
-    """Says once a process, on rank 0, that some of Bagua's variables have no effect."""
-    set_ones = {
-        "BAGUA_REPORT_METRICS": env.is_report_metrics_switch_on(),
-    }
-    for name, is_set in set_ones.items():
-        if is_set and rank == 0 and name not in _told:
-            _told.add(name)
-            text = f"{name_in_force(name)} is set in the environment, but has no effect in Pelton"
-            warn(text, RuntimeWarning)
-
-
-_told: set[str] = set()
+    """Says once a process, on rank 0, that one of Bagua's variables has no effect."""
+    global _has_told
+    if env.is_report_metrics_switch_on() and rank == 0 and not _has_told:
+        _has_told = True
+        name = name_in_force("BAGUA_REPORT_METRICS")
+        warn(f"{name} is set in the environment, but has no effect in Pelton", RuntimeWarning)
 
 
 def destroy() -> None:

@@ -6,8 +6,9 @@ that a difference is an error that names it on all of them and never a tensor re
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,17 +35,33 @@ def agree(communicator: _C.Communicator, complaint: Exception | None) -> None:
       InvalidArgument: another rank's; the text begins with its number.
     """
     text = b"" if complaint is None else _text_of(complaint)
-    mine = torch.zeros(_COMPLAINT_BYTES, dtype=torch.uint8, device="cpu")
-    if text:
-        mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
-    everyones = torch.zeros(communicator.nranks(), _COMPLAINT_BYTES, dtype=torch.uint8, device="cpu")
-    communicator.allgather(mine, everyones)
+    everyones = of_all_ranks(communicator, list(text.ljust(_COMPLAINT_BYTES, b"\0")), torch.uint8)
     if complaint is not None:
         raise complaint
     for rank, row in enumerate(everyones):
         if row[0]:
             said = bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
             raise InvalidArgument(f"rank {rank} of the group: {said}")
+
+
+@contextlib.contextmanager
+def agreeing(communicator: _C.Communicator, kind: type[Exception] = Exception) -> Iterator[None]:
+    """Goes on after a block only if it has raised nothing on any rank. Collective, at the block's end.
+
+    Args:
+      communicator: the group's.
+      kind: of an error that the other ranks are told of; another one is known to all of them, and raised at once.
+
+    Raises:
+      Exception: what the block has raised here.
+      InvalidArgument: it has raised something on another rank; the text begins with its number.
+    """
+    complaint: Exception | None = None
+    try:
+        yield
+    except kind as error:  # whatever it is, the other ranks must not wait for this one
+        complaint = error
+    agree(communicator, complaint)
 
 
 def _text_of(complaint: Exception) -> bytes:
@@ -72,9 +89,16 @@ def agree_on(communicator: _C.Communicator, what: str, mine: Any) -> None:
 
 def everyone(communicator: _C.Communicator, flag: bool) -> bool:
     """Whether all ranks say yes. Collective."""
-    everyones = torch.zeros(communicator.nranks(), dtype=torch.uint8, device="cpu")
-    communicator.allgather(torch.tensor([flag], dtype=torch.uint8, device="cpu"), everyones)
-    return bool(everyones.all())
+    return bool(of_all_ranks(communicator, [flag], torch.uint8).all())
+
+
+def of_all_ranks(
+    communicator: _C.Communicator, mine: Sequence[float] | torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Each rank's numbers, as many on all of them. Collective. Shape: `[world_size, len(mine)]`, on the CPU."""
+    everyones = torch.zeros(communicator.nranks(), len(mine), dtype=dtype, device="cpu")
+    communicator.allgather(torch.as_tensor(mine, dtype=dtype, device="cpu"), everyones)
+    return everyones
 
 
 def broadcast_state(
@@ -100,17 +124,11 @@ def broadcast_state(
       InvalidArgument: something differs from rank 0, or has no safe encoding; the same on all ranks.
     """
     state_tensors: list[torch.Tensor] = []
-    complaint: Exception | None = None
-    mine: dict[str, Any] = {"name": model_name, "tensors": _describe(named), "optimizers": []}
-    try:
+    mine: dict[str, Any] = {"name": model_name, "tensors": _describe(named)}
+    with agreeing(communicator):
         mine["optimizers"] = [_encode_optimizer(optimizer, left_out, state_tensors) for optimizer in optimizers]
-    except Exception as error:  # whatever it is, the other ranks must not wait for this one
-        complaint = error
-    agree(communicator, complaint)
     theirs = _broadcast_description(communicator, mine)
-    if communicator.rank() != 0:
-        complaint = _difference(mine, theirs)
-    agree(communicator, complaint)
+    agree(communicator, _difference(mine, theirs))
     if communicator.rank() != 0:
         state_tensors = []
         for optimizer, form in zip(optimizers, theirs["optimizers"]):

@@ -11,7 +11,7 @@ from torch import nn
 
 from pelton._training import _session, communication
 from pelton._training._objects import broadcast_object
-from pelton._training._state_broadcast import agree, everyone
+from pelton._training._state_broadcast import agreeing, everyone
 from pelton._training.data_parallel._attachment import wrapping_of
 from pelton.errors import FailedPrecondition, PeltonError, ResourceExhausted
 
@@ -53,19 +53,13 @@ class Ranks:
           Exception: what it raised here.
           InvalidArgument: it raised something elsewhere; the text begins with that rank's number.
         """
-        result: Result | None = None
-        complaint: Exception | None = None
-        try:
-            result = function()
-        except OSError as error:
-            complaint = error if isinstance(error, PeltonError) else _explained(error)
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
-            complaint = error
-        if self.size > 1:
-            agree(self.communicator, complaint)
-        if complaint is not None:
-            raise complaint
-        return cast(Result, result)
+        with agreeing(self.communicator) if self.size > 1 else contextlib.nullcontext():
+            try:
+                return function()
+            except PeltonError:
+                raise
+            except OSError as error:
+                raise _explained(error) from None
 
     def by_first(self, function: Callable[[], Result]) -> Result:
         """What a function returns on rank 0, which alone calls it; plain values. Collective.

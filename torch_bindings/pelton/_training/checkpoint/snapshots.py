@@ -14,6 +14,7 @@ from torch import nn
 from pelton import _C
 from pelton._training import _before_writes, _session
 from pelton._training._encoding import decode, encode
+from pelton._training._state_broadcast import of_all_ranks
 from pelton._training.checkpoint._buffers import SnapshotBuffer, inherited_buffers
 from pelton._training.checkpoint._copying import Copying, Lent, lent, may_be_lent
 from pelton._training.checkpoint._ranks import Ranks, wrapped_parts
@@ -264,12 +265,9 @@ class Snapshots:
 
     def _newest_common(self, ranks: Ranks) -> int:
         held = [buffer.step if buffer.sequence else _NONE for buffer in self._buffers]
-        mine = torch.tensor((held + [_NONE] * BUFFERS_PER_RANK)[:BUFFERS_PER_RANK], dtype=torch.int64)
-        everyones = mine.reshape(1, -1)
-        if ranks.size > 1:
-            everyones = torch.zeros(ranks.size, BUFFERS_PER_RANK, dtype=torch.int64)
-            ranks.communicator.allgather(mine, everyones)
-        steps = [{step for step in row if step != _NONE} for row in everyones.tolist()]
+        mine = (held + [_NONE] * BUFFERS_PER_RANK)[:BUFFERS_PER_RANK]
+        everyones = of_all_ranks(ranks.communicator, mine, torch.int64).tolist() if ranks.size > 1 else [mine]
+        steps = [{step for step in row if step != _NONE} for row in everyones]
         common = set.intersection(*steps)
         if not common and all(steps):
             texts = (f"rank {rank} steps {sorted(held)}" for rank, held in enumerate(steps))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pelton import _C, _log
-from pelton._training._state_broadcast import agree, agree_on
+from pelton._training._state_broadcast import agree_on, agreeing
 from pelton._training.algorithms._options import defaults_of
 from pelton._training.algorithms.base import Algorithm, AlgorithmImpl, RegisteredAlgorithm
 from pelton._training.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict
@@ -163,10 +163,7 @@ class Contest:
         of_names, state = self._remembered.pop(setup, (names, None))
         inner._install(inner._selected, state if of_names == names else None)
         if state is not None and of_names != names:  # the model was registered again meanwhile
-            fresh, inner._rounds = inner._live_rounds(), None
-            state = carried(state, fresh.state())
-            fresh.detach(inner._session.timeout_s)
-            inner._install(inner._selected, state)
+            inner._reinstall(carried(state, inner._live_rounds().state()))
 
     def _tell(self) -> None:
         for verdict in self._tuner.verdicts:
@@ -261,16 +258,11 @@ def _begin_contest(
       FailedPrecondition: a round is open, on this rank or another.
     """
     communicator = inner.process_group.get_global_communicator()
-    setups: list[Setup] = []
-    complaint: Exception | None = None
-    try:
+    with agreeing(communicator):
         setups = [Setup(inner.bagua_algorithm, inner._schedules), *_setups_of(inner, alternatives)]
         for setup in setups:
             _check(inner, setup.algorithm)
         inner._state()
-    except Exception as error:  # whatever it is, the other ranks must not wait for this one
-        complaint = error
-    agree(communicator, complaint)
     agree_on(communicator, "alternatives", [tunes_schedules, *(setup.label for setup in setups)])
     rows = measured_rows(inner) if tunes_schedules else ""
     if rows and rows != inner._schedules:
@@ -318,15 +310,9 @@ def load_own_state(inner: Any, state_dict: dict[str, Any] | Sequence[dict[str, A
     """
     rounds = inner._live_rounds()
     communicator = inner.process_group.get_global_communicator()
-    state: AlgorithmState | None = None
-    complaint: Exception | None = None
-    try:
+    with agreeing(communicator):
         state = from_dict(state_dict, inner.process_group.ranks, communicator.rank())
         adopt(inner._own.algorithm, state)
-    except Exception as error:
-        complaint = error
-    agree(communicator, complaint)
-    assert state is not None
     agree_on(communicator, "state", state.common())
     if state.whole:
         check_equal(communicator, inner._selected.trainable, inner.bagua_module_name)

@@ -11,6 +11,7 @@ import torch
 from pelton import _C
 from pelton._training import env
 from pelton._training._parameters import NamedTensors
+from pelton._training._state_broadcast import of_all_ranks
 from pelton.errors import FailedPrecondition, InvalidArgument
 
 _ROW_WORDS = 1 << 15
@@ -32,9 +33,7 @@ def first_difference(communicator: _C.Communicator, named: NamedTensors) -> Diff
     Returns:
       The same on all ranks: the first tensor of which not all ranks hold the same bits; None: there is none.
     """
-    own = hashes([tensor for _, tensor in named])
-    everyones = torch.zeros(communicator.nranks(), len(own), dtype=torch.int64, device="cpu")
-    communicator.allgather(own, everyones)
+    everyones = of_all_ranks(communicator, hashes([tensor for _, tensor in named]), torch.int64)
     differs = everyones.ne(everyones[0])
     columns = differs.any(0).nonzero().reshape(-1).tolist()
     if not columns:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pelton._training._parameters import NamedTensors, SelectedTensors
-from pelton._training._state_broadcast import agree_on, everyone
+from pelton._training._state_broadcast import agree_on, everyone, of_all_ranks
 from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._make_rounds import without_optimizer
 from pelton._training.data_parallel._rounds import Rounds
@@ -69,9 +69,7 @@ def keep_local(inner: Any, selected: SelectedTensors) -> SelectedTensors:
         return selected
     names = [name for name, _ in selected.frozen]
     agree_on(communicator, "frozen parameters", names)
-    everyones = torch.zeros(communicator.nranks(), len(names), dtype=torch.uint8, device="cpu")
-    communicator.allgather(torch.tensor([name in local for name in names], dtype=torch.uint8, device="cpu"), everyones)
-    is_kept = everyones.any(0).tolist()
+    is_kept = of_all_ranks(communicator, [name in local for name in names], torch.uint8).any(0).tolist()
     kept = [parameter for parameter, keeps in zip(selected.frozen, is_kept) if keeps]
     left = [parameter for parameter, keeps in zip(selected.frozen, is_kept) if not keeps]
     return replace(selected, trainable=selected.trainable + kept, frozen=left)

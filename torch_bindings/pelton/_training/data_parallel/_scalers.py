@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 
 from pelton import _C
 from pelton._training._parameters import SelectedTensors
-from pelton._training._state_broadcast import everyone
+from pelton._training._state_broadcast import everyone, of_all_ranks
 from pelton.errors import FailedPrecondition
 
 # The scalers whose `step` is under way, each with the optimizers that have begun a step within it.
@@ -122,9 +122,8 @@ class ScalerAgreement:
             self._share_overflow(scaler, optimizer)
 
     def _compare(self, scaler: Any, optimizer: Any) -> None:
-        mine = torch.tensor([scaler.get_scale(), scaler._get_growth_tracker()], dtype=torch.float64, device="cpu")
-        everyones = torch.zeros(self._communicator.nranks(), 2, dtype=torch.float64, device="cpu")
-        self._communicator.allgather(mine, everyones)
+        mine = [scaler.get_scale(), scaler._get_growth_tracker()]
+        everyones = of_all_ranks(self._communicator, mine, torch.float64)
         if not everyones.ne(everyones[0]).any():
             return
         listed = ", ".join(f"{scale:g} ({int(steps)}) on rank {r}" for r, (scale, steps) in enumerate(everyones))

@@ -15,7 +15,7 @@ from pelton._training import _before_writes
 from pelton._training._arguments import ReduceOp
 from pelton._training._packed import allreduce_coalesced_inplace, broadcast_packed
 from pelton._training._parameters import NamedTensors
-from pelton._training._state_broadcast import agree, everyone
+from pelton._training._state_broadcast import agreeing, everyone, of_all_ranks
 from pelton._training.data_parallel._algorithm_state import AlgorithmState
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._user_algorithm import runtime_algorithm
@@ -82,17 +82,11 @@ def share_local_gradients(inner: Any, rounds: Rounds) -> None:
     leaving = [name in local and id(tensor) not in staying for name, tensor in inner._selected.trainable]
     if everyone(communicator, not any(leaving)):
         return
-    complaint: PeltonError | None = None
-    try:
+    with agreeing(communicator):
         rounds.check_local_gradients([name for (name, _), leaves in zip(inner._selected.trainable, leaving) if leaves])
-    except PeltonError as error:
-        complaint = error
-    agree(communicator, complaint)
-    mine = torch.tensor(leaving, dtype=torch.uint8, device="cpu")
-    everyones = torch.zeros(communicator.nranks(), len(parameters), dtype=torch.uint8, device="cpu")
-    communicator.allgather(mine, everyones)
+    leaves_anywhere = of_all_ranks(communicator, leaving, torch.uint8).any(0).tolist()
     shared = []
-    for parameter, is_mine, is_there in zip(parameters, leaving, everyones.any(0).tolist()):
+    for parameter, is_mine, is_there in zip(parameters, leaving, leaves_anywhere):
         if is_there:
             if parameter.grad is None or (rounds.sums and not is_mine):  # a sum that is there counts once
                 parameter.grad = torch.zeros_like(parameter)
@@ -131,10 +125,7 @@ def register_again(inner: Any) -> None:
     if new:
         warn(f"{inner.bagua_module_name}: {', '.join(new)}: not there when it was wrapped; has rank 0's values now")
     if state is not None:
-        fresh, inner._rounds = inner._live_rounds(), None
-        state = carried(state, fresh.state())
-        fresh.detach(inner._session.timeout_s)
-        inner._install(inner._selected, state)
+        inner._reinstall(carried(state, inner._live_rounds().state()))
 
 
 def consolidate(inner: Any) -> None:
@@ -161,13 +152,9 @@ def install_agreed(inner: Any, state: AlgorithmState) -> None:
       InvalidArgument: it does not fit, on this rank or another.
     """
     communicator = inner.process_group.get_global_communicator()
-    complaint: PeltonError | None = None
     try:
-        inner._install(inner._selected, state)
-    except InvalidArgument as error:
-        complaint = error
-    try:
-        agree(communicator, complaint)
+        with agreeing(communicator, InvalidArgument):
+            inner._install(inner._selected, state)
     except InvalidArgument:
         rounds, inner._rounds = inner._rounds, None
         if rounds is not None:
@@ -184,10 +171,7 @@ def inherit(inner: Any, state: AlgorithmState) -> None:
       inner: the object behind the wrapped model.
       state: what the algorithm is to go on from.
     """
-    rounds = inner._live_rounds()
-    rounds.detach(inner._session.timeout_s)
-    inner._rounds = None
-    inner._install(inner._selected, state)
+    inner._reinstall(state)
     inner._loaded.state_came()
 
 
@@ -198,13 +182,9 @@ def begin_anew(inner: Any) -> None:
     Args:
       inner: the object behind the wrapped model.
     """
-    if runtime_algorithm(inner.bagua_algorithm) is None:
-        return
-    rounds = inner._live_rounds()
-    rounds.detach(inner._session.timeout_s)
-    inner._rounds = None
-    inner._install(inner._selected, None)
-    inner._loaded.state_came()
+    if runtime_algorithm(inner.bagua_algorithm) is not None:
+        inner._reinstall(None)
+        inner._loaded.state_came()
 
 
 def _memory(inner: Any) -> AlgorithmState | None:

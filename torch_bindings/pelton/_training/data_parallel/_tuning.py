@@ -13,7 +13,7 @@ from typing import Any
 
 from pelton import _C, _log
 from pelton._training import env
-from pelton._training._state_broadcast import agree, everyone
+from pelton._training._state_broadcast import agreeing, everyone
 from pelton.errors import Aborted, DeadlineExceeded, InvalidArgument, PeerLost, Unsupported
 
 _COLUMNS = ("bucket_size_2p", "is_hierarchical_reduce", "score", "train_iter", "setup")  # Bagua's, and one more
@@ -45,18 +45,15 @@ class Tuning:
           FailedPrecondition: a round is open, on this rank or another.
         """
         communicator, rounds = inner.process_group.get_global_communicator(), inner._live_rounds()
-        complaint: Exception | None = None
         try:
-            rounds.tune(self._path(communicator))
-        except Unsupported as error:
-            complaint = error if self.is_demanded else None
-            if not self.is_demanded and communicator.rank() == 0:
-                _log.tell(logging.INFO, str(error))
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
-            complaint = error
-        try:
-            with named("autotune", inner.bagua_module_name):
-                agree(communicator, complaint)
+            with named("autotune", inner.bagua_module_name), agreeing(communicator):
+                try:
+                    rounds.tune(self._path(communicator))
+                except Unsupported as error:
+                    if self.is_demanded:
+                        raise
+                    if communicator.rank() == 0:
+                        _log.tell(logging.INFO, str(error))
         except BaseException:
             rounds.end_tuning()
             raise
@@ -101,19 +98,18 @@ def agreed_path(communicator: _C.Communicator, given: str | os.PathLike[str] | N
     Raises:
       InvalidArgument: rank 0 cannot write to it; on all ranks.
     """
-    path, complaint = None, None
-    if communicator.rank() == 0:
+    with agreeing(communicator):
+        if communicator.rank() != 0:
+            return None
         try:
-            path = _temporary() if given is None else _writable(given)
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+            return _temporary() if given is None else _writable(given)
+        except Exception as error:
             reason = error.strerror if isinstance(error, OSError) else error
             where = str(given or tempfile.gettempdir())
-            complaint = InvalidArgument(
+            raise InvalidArgument(
                 f"csv: rank 0 cannot write to {where!r}: {reason}; pass a file in a folder that is there on the host "
                 "of rank 0, and that the job may write to"
-            )
-    agree(communicator, complaint)
-    return path
+            ) from None
 
 
 def _temporary() -> str | None:

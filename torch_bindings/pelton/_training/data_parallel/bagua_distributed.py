@@ -19,7 +19,7 @@ from pelton import _C
 from pelton._training import _before_writes, _session, env
 from pelton._training._model_backend import ModelBackend
 from pelton._training._parameters import SelectedTensors, Snapshot, check_gradients, select, thawed
-from pelton._training._state_broadcast import agree, broadcast_state, everyone
+from pelton._training._state_broadcast import agree, agreeing, broadcast_state, everyone
 from pelton._training.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._algorithm_state import AlgorithmState, OwnAlgorithm, state_left_by
@@ -485,17 +485,11 @@ class BaguaDistributedDataParallel:
         """
         _before_writes.settle()
         communicator = self.process_group.get_global_communicator()
-        selected: SelectedTensors | None = None
-        complaint: Exception | None = None
-        try:
+        with agreeing(communicator):
             selected = select(self.module)
             check_unowned(self, self._session.models, selected.trainable)
             check_within(self.module, selected.trainable, runtime_algorithm(self.bagua_algorithm))
             check_experts(self.module, self.process_group)
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
-            complaint = error
-        agree(communicator, complaint)
-        assert selected is not None
         self._session.dropped.end_stopped()
         self._session.dropped.end_those_of((tensor for _, tensor in selected.trainable), self._session.timeout_s)
         new = [(name, tensor) for name, tensor in selected.all if self._known.get(id(tensor)) is not tensor]
@@ -526,6 +520,12 @@ class BaguaDistributedDataParallel:
         self._last = Registered(self.process_group, selected, rounds, self._steps)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
+
+    def _reinstall(self, state: AlgorithmState | None) -> None:
+        """Registers the same tensors anew."""
+        rounds, self._rounds = self._live_rounds(), None
+        rounds.detach(self._session.timeout_s)
+        self._install(self._selected, state)
 
     def _hear(self, selected: SelectedTensors, algorithm: RegisteredAlgorithm | None) -> None:
         """Before the rounds' own hooks are there, so that what hears of a gradient first decides what they do."""

@@ -17,12 +17,11 @@ import torch
 
 from pelton import _log
 from pelton._training._objects import text_of_rank0
-from pelton._training._state_broadcast import agree
+from pelton._training._state_broadcast import agree, agreeing
 from pelton.bluefog._errors import WrongType, waits_named
 from pelton.bluefog.torch._calls import check_tensor
 from pelton.bluefog.torch._window_table import (
     Get,
-    NoSuchWindow,
     Weights,
     Window,
     Windows,
@@ -41,7 +40,7 @@ from pelton.bluefog.torch._window_table import (
     window_of,
     windows,
 )
-from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
+from pelton.errors import FailedPrecondition, InvalidArgument
 
 __all__ = [
     "get_current_created_window_names",
@@ -135,13 +134,9 @@ def win_free(name: str | None = None) -> bool:
 
 def _agree_to_free(living: Windows, mine: list[str]) -> None:
     communicator = living.world.session.world_communicator
-    complaint: PeltonError | None = None
-    try:
+    with agreeing(communicator):
         for each in mine:
             window_of(each)
-    except NoSuchWindow as error:
-        complaint = error
-    agree(communicator, complaint)
     text = json.dumps(mine).encode()
     theirs = text_of_rank0(communicator, text)
     differs = f"win_free: rank 0 frees {theirs.decode()} and rank {communicator.rank()} {text.decode()}"

@@ -63,11 +63,12 @@ def _models_of(model: Models) -> list[torch.nn.Module]:
     return models
 
 
-def _trainable(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Named:
-    """All that the optimizer steps, by name: those of container modules too, shared ones once."""
+def _models_and_parameters(optimizer: torch.optim.Optimizer, model: Models) -> tuple[list[torch.nn.Module], Named]:
+    """The models, and all that the optimizer steps, by name: those of container modules too, shared ones once."""
+    models = _models_of(model)
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for number, model in enumerate(models):
-        for name, parameter in model.named_parameters():
+    for number, one in enumerate(models):
+        for name, parameter in one.named_parameters():
             full = name if len(models) == 1 else f"{number}.{name}"
             found.setdefault(id(parameter), (full, parameter))
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -77,7 +78,7 @@ def _trainable(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Modul
             f"optimizer: {strangers} of its parameters are not in the model; give all models that it steps"
         )
     mine = {id(parameter) for parameter in stepped}
-    return [(name, p) for name, p in found.values() if id(p) in mine]  # frozen ones too: they may be thawed
+    return models, [(name, p) for name, p in found.values() if id(p) in mine]  # frozen ones too: they may be thawed
 
 
 def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) -> Named:
@@ -90,11 +91,6 @@ def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) ->
     if given and any(id(parameter) not in names for parameter in stepped):
         raise InvalidArgument("named_parameters: does not name all parameters of the optimizer")
     return [(names.get(id(p), f"{kind}.noname.{i}"), p) for i, p in enumerate(stepped)]
-
-
-def _combined_buckets(kind: str, named: Named) -> list[CombinedBucket]:
-    """The parameters in flat buffers; nowhere for a single rank, which combines nothing."""
-    return buckets_of(kind, named, CombinedBucket) if active_world().size > 1 else []
 
 
 def _make(
@@ -127,6 +123,20 @@ def _make(
     return result
 
 
+def _combining(
+    base: type[Distributed],
+    optimizer: torch.optim.Optimizer,
+    models: Sequence[torch.nn.Module],
+    named: Named,
+    interval: int,
+    communication_type: CommunicationType,
+) -> Any:
+    """With the parameters in flat buffers; nowhere for a single rank, which combines nothing."""
+    kind, knobs = "atc" if base is AdaptThenCombine else "awc", Knobs(communication_type)
+    buckets = buckets_of(kind, named, CombinedBucket) if active_world().size > 1 else []
+    return _make(base, optimizer, models, named, interval, _knobs=knobs, _buckets=buckets)
+
+
 def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's)
     optimizer: torch.optim.Optimizer,
     model: Models,
@@ -151,13 +161,8 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's
     Raises:
       InvalidArgument: a parameter is not in the model; or J is below 1.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
-    knobs = Knobs(communication_type)
-    buckets = _combined_buckets("awc", named)
-    return _make(
-        AdaptWithCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
-    )
+    models, named = _models_and_parameters(optimizer, model)
+    return _combining(AdaptWithCombine, optimizer, models, named, num_steps_per_communication, communication_type)
 
 
 def DistributedAdaptThenCombineOptimizer(  # noqa: N802
@@ -183,13 +188,8 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
-    knobs = Knobs(communication_type)
-    buckets = _combined_buckets("atc", named)
-    return _make(
-        AdaptThenCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
-    )
+    models, named = _models_and_parameters(optimizer, model)
+    return _combining(AdaptThenCombine, optimizer, models, named, num_steps_per_communication, communication_type)
 
 
 def DistributedGradientAllreduceOptimizer(  # noqa: N802
@@ -208,10 +208,12 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
+    return _averaging_gradients(optimizer, *_models_and_parameters(optimizer, model), num_steps_per_communication)
+
+
+def _averaging_gradients(optimizer: Any, models: Sequence[torch.nn.Module], named: Named, interval: int) -> Any:
     buckets = buckets_of("gradient", named, FlatBucket)
-    return _make(GradientAllreduce, optimizer, models, named, num_steps_per_communication, _buckets=buckets)
+    return _make(GradientAllreduce, optimizer, models, named, interval, _buckets=buckets)
 
 
 def _windowed(
@@ -282,8 +284,7 @@ def DistributedWinPutOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there; or there is a window of such a name.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
+    models, named = _models_and_parameters(optimizer, model)
     return _windowed(WinPut, optimizer, models, named, num_steps_per_communication, window_prefix)
 
 
@@ -303,8 +304,7 @@ def DistributedPullGetOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
+    models, named = _models_and_parameters(optimizer, model)
     return _windowed(PullGet, optimizer, models, named, num_steps_per_communication, "pull.get")
 
 
@@ -324,8 +324,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    models = _models_of(model)
-    named = _trainable(optimizer, models)
+    models, named = _models_and_parameters(optimizer, model)
     buckets = buckets_of("push.sum", named, FlatBucket)
     windows: dict[str, torch.Tensor] = {}
     for bucket in buckets:
@@ -350,11 +349,16 @@ def _deprecated(name: str) -> None:
     warn(f"{name} is BlueFog's older name of DistributedAdaptWithCombineOptimizer", PendingDeprecationWarning)
 
 
-def _is_old(model: Any, named_parameters: _Names) -> bool:
-    if isinstance(model, torch.nn.Module):
-        return False
-    models = list(model) if isinstance(model, (list, tuple)) else []
-    return named_parameters is not None or not (models and all(isinstance(one, torch.nn.Module) for one in models))
+def _of_old_form(
+    name: str, kind: str, optimizer: torch.optim.Optimizer, model: Any, named_parameters: _Names
+) -> Named | None:
+    """The parameters, if it is called in BlueFog 0.2's form; None: it is not, and a warning tells of the older name."""
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    are_models = bool(models) and all(isinstance(one, torch.nn.Module) for one in models)
+    if are_models and (named_parameters is None or isinstance(model, torch.nn.Module)):
+        _deprecated(name)
+        return None
+    return _of_old_names(optimizer, model if named_parameters is None else named_parameters, kind)
 
 
 def DistributedAllreduceOptimizer(  # noqa: N802
@@ -377,11 +381,9 @@ def DistributedAllreduceOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    if _is_old(model, named_parameters):
-        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
-        buckets = buckets_of("gradient", named, FlatBucket)
-        return _make(GradientAllreduce, optimizer, (), named, num_steps_per_communication, _buckets=buckets)
-    _deprecated("DistributedAllreduceOptimizer")
+    named = _of_old_form("DistributedAllreduceOptimizer", "allreduce", optimizer, model, named_parameters)
+    if named is not None:
+        return _averaging_gradients(optimizer, (), named, num_steps_per_communication)
     return DistributedAdaptWithCombineOptimizer(
         optimizer, model, CommunicationType.allreduce, num_steps_per_communication
     )
@@ -407,16 +409,11 @@ def DistributedNeighborAllreduceOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    if _is_old(model, named_parameters):
-        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
-        buckets = _combined_buckets("awc", named)
-        return _make(
-            AdaptWithCombine, optimizer, (), named, num_steps_per_communication, _knobs=Knobs(), _buckets=buckets
-        )
-    _deprecated("DistributedNeighborAllreduceOptimizer")
-    return DistributedAdaptWithCombineOptimizer(
-        optimizer, model, CommunicationType.neighbor_allreduce, num_steps_per_communication
-    )
+    named = _of_old_form("DistributedNeighborAllreduceOptimizer", "allreduce", optimizer, model, named_parameters)
+    kind = CommunicationType.neighbor_allreduce
+    if named is not None:
+        return _combining(AdaptWithCombine, optimizer, (), named, num_steps_per_communication, kind)
+    return DistributedAdaptWithCombineOptimizer(optimizer, model, kind, num_steps_per_communication)
 
 
 def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
@@ -461,8 +458,7 @@ def DistributedBluefogOptimizer(  # noqa: N802
     Raises:
       InvalidArgument: as there.
     """
-    if _is_old(model, named_parameters):
-        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "win.put")
+    named = _of_old_form("DistributedBluefogOptimizer", "win.put", optimizer, model, named_parameters)
+    if named is not None:
         return _windowed(WinPut, optimizer, (), named, num_steps_per_communication, None)
-    _deprecated("DistributedBluefogOptimizer")
     return DistributedWinPutOptimizer(optimizer, model, num_steps_per_communication)
