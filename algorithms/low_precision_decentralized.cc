@@ -19,7 +19,8 @@
 // Error feedback, where the codec needs it: what D(q) lacks of the difference is added to the next.
 //
 // Another number of ranks goes on with w = l = r = the weights, which are all ranks' alike then,
-// and with the mean of what D(q) lacked; alone, a rank's weights take that.
+// and with the mean of what D(q) lacked (hosts of any sizes count alike in it, so that where they
+// differ it is not quite what the mean over the ranks lacks); alone, a rank's weights take that.
 //
 // Steps: two sends and two receives per bucket (on 2 ranks one of each); hierarchical: a reduce and
 // a broadcast on the host around them.

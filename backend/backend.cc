@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "backend/route.h"
 #include "comm/collectives/neighbor_communicator.h"
+#include "comm/control/bind_address.h"
 #include "comm/control/grpc_control.h"
 #include "comm/control/host_identity.h"
 #include "comm/control/key_value.h"
@@ -40,6 +41,14 @@ uint16_t PortOf(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == address.npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return 0;
   return port <= UINT16_MAX ? static_cast<uint16_t>(port) : 0;
+}
+
+// By which name this rank knows the coordinator that it serves at `address`: that by which the
+// others reach it, which is the certificate's, where that is the name of a host.
+absl::StatusOr<std::string> ServerNameOf(const std::string& address, const TlsOptions& tls) {
+  ASSIGN_OR_RETURN(HostAndPort where, SplitAddress(address));
+  const bool is_interface = ResolveBindAddress(where.host).ok();
+  return is_interface || !tls.server_name.empty() ? tls.server_name : std::move(where.host);
 }
 
 // What a wait for the group's members is called in reports.
@@ -109,7 +118,6 @@ absl::Status Backend::Join() {
                                     deadline));
     control_ = std::move(parts.control);
     transport_ = std::move(parts.transport);
-    membership_ = std::move(parts.membership);
     hosts_ = std::move(parts.hosts);
     host_warning_ = std::move(parts.host_warning);
     is_heir_ = parts.is_heir;
@@ -119,16 +127,18 @@ absl::Status Backend::Join() {
     return absl::OkStatus();
   }
   std::string address = options_.coordinator_address;
+  TlsOptions tls = options_.tls;
   if (options_.serves_coordinator) {
     ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls,
                                                       options_.heartbeat_timeout));
+    ASSIGN_OR_RETURN(tls.server_name, ServerNameOf(address, tls));
     address = coordinator_->address();
   }
   ClosePortInChildren(PortOf(address));
   ASSIGN_OR_RETURN(control_, MakeGrpcControl({.address = address,
                                               .token = options_.token,
                                               .heartbeat_timeout = options_.heartbeat_timeout,
-                                              .tls = options_.tls}));
+                                              .tls = tls}));
   JoinRequest request;
   request.job = options_.job;
   request.rank = options_.rank;

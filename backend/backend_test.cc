@@ -9,10 +9,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/control/test_certificates.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/neighbors.h"
 #include "core/base/check.h"
@@ -53,6 +55,18 @@ TEST(BackendTest, RanksMeetReduceAndPart) {
     return backend->Stop(Soon());
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+// The certificate has the name by which the others reach the coordinator, and no address.
+TEST(BackendTest, TheRankThatServesTheCoordinatorKnowsItByItsName) {
+  const TestAuthority authority("authority");
+  BackendOptions options;
+  options.token = kToken;
+  options.coordinator_address = "localhost:0";
+  options.serves_coordinator = true;
+  options.join_timeout = absl::Seconds(5);
+  options.tls = authority.Issue("rank", absl::Now() + absl::Hours(1), "DNS:localhost");
+  EXPECT_TRUE(Backend::Start(options).ok());
 }
 
 TEST(BackendTest, CommunicatorsAverageBetweenNeighboursBesideCollectives) {

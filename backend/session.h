@@ -2,6 +2,7 @@
 #ifndef PELTON_BACKEND_SESSION_H_
 #define PELTON_BACKEND_SESSION_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <map>
@@ -105,8 +106,9 @@ class Session final : public Actor {
   // A rank that leaves has finished its part of what is under way, but the others may still be
   // reading the results: they get this long before operations that can no longer succeed are ended.
   static constexpr absl::Duration kGrace = absl::Seconds(1);
-  // A turn that has lasted so long blocks, or will not end: the longest that is meant to wait asks
-  // the coordinator (PeerSelectorOptions), for kMostPeerPatience and a second.
+  // A turn that has lasted so long blocks, or will not end: the longest that are meant to wait ask
+  // the coordinator (PeerSelector), for kMostPeerPatience and a second, and tell it of a failure,
+  // for tell_patience and a second, where that is more.
   static constexpr absl::Duration kLongTurn = absl::Seconds(10);
   // How often that is looked for, which costs some microseconds.
   static constexpr absl::Duration kTurnLookInterval = absl::Seconds(5);
@@ -126,7 +128,9 @@ class Session final : public Actor {
     absl::Duration turn_look_interval;
   };
 
-  explicit Session(Options options) : options_(std::move(options)) {}
+  explicit Session(Options options)
+      : options_(std::move(options)),
+        turns_(std::max(kLongTurn, options_.tell_patience + absl::Seconds(1))) {}
 
   void Handle(Order order);
   void Handle(GraceOver over);
@@ -147,7 +151,7 @@ class Session final : public Actor {
   void End(const absl::Status& reason);
 
   const Options options_;
-  TurnWatch turns_{kLongTurn};
+  TurnWatch turns_;
   std::map<Rank, absl::Status> left_;  // ranks that have gone, and why
   absl::flat_hash_map<Communicator*, OpenCommunicator> open_;
   std::vector<const Region*> shared_;

@@ -53,7 +53,6 @@ enum class TrainerMark {
 struct LinkedParts {
   std::unique_ptr<Control> control;
   std::unique_ptr<Transport> transport;
-  Membership membership;
   HostMap hosts;
   std::string host_warning;
   bool is_heir = false;  // in the place of a trainer that has died

@@ -183,6 +183,7 @@ void LinkClient::Leave(absl::Time deadline) {
   if (has_left_.exchange(true)) return;
   ended_.Give(absl::FailedPreconditionError("this trainer has left its daemon"));
   idle_.TakeAll();
+  busy_.ForEach([](LinkSocket* socket) { socket->Shutdown(); });
   if (attached_ == nullptr) return;
   proto::LinkNotice goodbye;
   goodbye.set_leaves(true);

@@ -143,7 +143,15 @@ absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, 
                      " operations are in flight already; await one before the next launch"));
   }
   StagedOperation staged;
-  ASSIGN_OR_RETURN(LinkRecord record, Prepare(operation, staged));
+  const absl::StatusOr<LinkRecord> prepared = Prepare(operation, staged);
+  if (absl::IsResourceExhausted(prepared.status()) && table_.in_flight() == 0) {
+    // No end of an operation will give any memory back, and the peers wait for this one.
+    Abort(Annotate(prepared.status(),
+                   absl::StrCat("rank ", rank().value(), ": ", NameOf(operation.kind))));
+    return aborted_.Get();
+  }
+  RETURN_IF_ERROR(prepared.status());
+  LinkRecord record = *prepared;
   const CompletionTable::Entry entry = table_.Begin();
   record.ticket = entry.completion.ticket;
   if (operation.kind == OperationKind::kRecv) Overtake(operation);

@@ -375,11 +375,19 @@ void TrainerSeat::FollowEnds(Trainer trainer, std::shared_ptr<LinkSocket> socket
       continue;
     }
     const bool is_last = notice.order().kind() == proto::Order::ABORT;
-    // This rank knows what it has said itself.
-    if (from != backend_.rank().value()) {
-      Note(notice.order());
-      (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
+    // This rank knows what it has said itself. But nobody is awaited after its own abort either,
+    // and an absence may have become known since.
+    if (from == backend_.rank().value()) {
+      if (!is_last) continue;
+      for (const Rank rank : backend_.absences().ranks()) {
+        *notice.mutable_order() = OrderOf(proto::Order::PEER_BACK, rank, absl::OkStatus());
+        (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
+      }
+      backend_.absences().EndAll();
+      return;
     }
+    Note(notice.order());
+    (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
     if (is_last) return;
   }
 }

@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -40,35 +42,67 @@ std::string FirstAddressOf(const std::string& interface) {
   return "";
 }
 
-// Of a numeric address, which is looked up nowhere, or a name. Empty if there is none.
-std::string AddressOfHost(const std::string& name) {
-  for (const int family : {AF_INET, AF_INET6}) {
-    addrinfo hints = {};
-    hints.ai_family = family;
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* list = nullptr;
-    if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) continue;
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
-    return ToText(list->ai_addr);
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const in_addr& v4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+    return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
+// Of the addresses that `name` stands for, one that other hosts can reach, before those of loopback
+// (Debian gives 127.0.1.1 to a machine's own name), and IPv4 before IPv6. `flags`: of getaddrinfo.
+// Empty if there is none.
+std::string AddressOfHost(const std::string& name, int flags) {
+  addrinfo hints = {};
+  hints.ai_flags = flags;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  for (const bool is_loopback : {false, true}) {
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+        if (entry->ai_family != family || IsLoopback(entry->ai_addr) != is_loopback) continue;
+        return ToText(entry->ai_addr);
+      }
+    }
   }
   return "";
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface) {
-  std::string address = FirstAddressOf(interface);
-  if (address.empty()) address = AddressOfHost(interface);
+absl::StatusOr<std::string> CheckBindAddress(const std::string& interface,
+                                             const std::string& address, const char* otherwise) {
   if (address.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("interface: '", interface,
-                     "' is no address, no network interface with one, and no host's name"));
+        absl::StrCat("interface: '", interface, "' is no address", otherwise));
   }
   if (address == "0.0.0.0" || address == "[::]") {
     return absl::InvalidArgumentError(
         absl::StrCat("interface: is '", interface, "', would listen on every interface"));
   }
   return address;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface) {
+  std::string address = FirstAddressOf(interface);
+  if (address.empty()) address = AddressOfHost(interface, AI_NUMERICHOST);
+  return CheckBindAddress(interface, address, ", and no network interface with one");
+}
+
+absl::StatusOr<std::string> ResolveServingAddress(const std::string& host) {
+  absl::StatusOr<std::string> address = ResolveBindAddress(host);
+  if (!absl::IsNotFound(address.status())) return address;
+  const std::string found = AddressOfHost(host, 0);
+  if (absl::StartsWith(found, "127.") && host != "localhost") {
+    Log(LogLevel::kWarning,
+        absl::StrCat("'", host, "' is ", found,
+                     " on this host, which no other host reaches; where ",
+                     "there are others, serve at an address of the network between them"));
+  }
+  return CheckBindAddress(host, found, ", no network interface with one, and no host's name");
 }
 
 absl::StatusOr<std::string> ResolveInterfaceName(const std::string& interface) {

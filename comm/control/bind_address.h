@@ -10,10 +10,13 @@
 namespace pelton {
 
 // The numeric address of `interface`: itself if it is one, or the first address of the network
-// interface of that name, or else of the host of that name (IPv4 before IPv6). In brackets if IPv6,
-// so that ":port" can follow. Blocks: while a host's name is looked up. Errors: InvalidArgument: a
-// wildcard; NotFound: no such interface, and no such host.
+// interface of that name (IPv4 before IPv6). In brackets if IPv6, so that ":port" can follow.
+// Errors: InvalidArgument: a wildcard; NotFound: no such interface.
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface);
+
+// The same, or else the address of the host of that name: one that other hosts can reach, where it
+// has one. Blocks: while a name is looked up. Errors: also NotFound: no such host.
+absl::StatusOr<std::string> ResolveServingAddress(const std::string& host);
 
 // The name of the network interface that `interface` is, or is a numeric address of. Errors:
 // NotFound: there is none.

@@ -257,7 +257,7 @@ TEST(ControlFaultTest, OptionsThatWouldBeUnsafeAreRefused) {
   EXPECT_EQ(code({.interface = "0.0.0.0"}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.interface = "::"}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.interface = "0"}), absl::StatusCode::kInvalidArgument) << "a name for 0.0.0.0";
-  EXPECT_EQ(code({.interface = "no-such-interface"}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code({.interface = "no such interface"}), absl::StatusCode::kNotFound);
   EXPECT_EQ(code({.token = "short"}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.token = "has a blank in it"}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.port = 70000}), absl::StatusCode::kInvalidArgument);

@@ -237,7 +237,7 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
 }
 
 absl::Status GrpcCoordinatorServer::Listen(const CoordinatorOptions& options) {
-  ASSIGN_OR_RETURN(const std::string host, ResolveBindAddress(options.interface));
+  ASSIGN_OR_RETURN(const std::string host, ResolveServingAddress(options.interface));
   ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls));
   ASSIGN_OR_RETURN(door_, ConnectionDoor::Listen(host, options.port));
   using Builder = grpc::ServerBuilder;

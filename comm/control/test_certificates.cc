@@ -44,14 +44,15 @@ void AddExtension(X509* certificate, X509* issuer, int kind, const char* value) 
 TestAuthority::TestAuthority(const std::string& name)
     : name_(name),
       key_(NewKey()),
-      certificate_(NewCertificate(name, key_.get(), absl::Now() + absl::Hours(1), true)),
+      certificate_(NewCertificate(name, key_.get(), absl::Now() + absl::Hours(1), "")),
       path_(Write(name, certificate_.get())) {}
 
 TestAuthority::Key TestAuthority::NewKey() { return Key(EVP_EC_gen("P-256")); }
 
 TestAuthority::Certificate TestAuthority::NewCertificate(const std::string& subject, EVP_PKEY* key,
                                                          absl::Time until,
-                                                         bool is_authority) const {
+                                                         const std::string& host) const {
+  const bool is_authority = host.empty();
   static std::atomic<int> last_serial = 0;
   Certificate made(X509_new());
   X509* const certificate = made.get();
@@ -66,7 +67,7 @@ TestAuthority::Certificate TestAuthority::NewCertificate(const std::string& subj
   X509_set_issuer_name(certificate, X509_get_subject_name(issuer));
   AddExtension(certificate, issuer, NID_basic_constraints,
                is_authority ? "critical,CA:TRUE" : "CA:FALSE");
-  if (!is_authority) AddExtension(certificate, issuer, NID_subject_alt_name, "IP:127.0.0.1");
+  if (!is_authority) AddExtension(certificate, issuer, NID_subject_alt_name, host.c_str());
   PELTON_CHECK(X509_sign(certificate, key_.get(), EVP_sha256()) > 0) << subject;
   return made;
 }
@@ -75,9 +76,10 @@ std::string TestAuthority::Write(const std::string& name, X509* certificate) {
   return WriteFile(name, [&](std::FILE* file) { return PEM_write_X509(file, certificate); });
 }
 
-TlsOptions TestAuthority::Issue(const std::string& name, absl::Time until) const {
+TlsOptions TestAuthority::Issue(const std::string& name, absl::Time until,
+                                const std::string& host) const {
   const Key key = NewKey();
-  const Certificate certificate = NewCertificate(name, key.get(), until, false);
+  const Certificate certificate = NewCertificate(name, key.get(), until, host);
   const std::string file = absl::StrCat(name_, "-", name);
   TlsOptions options;
   options.ca_path = path_;

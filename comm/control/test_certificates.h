@@ -13,7 +13,7 @@
 
 namespace pelton {
 
-// Issues certificates for 127.0.0.1, as files in the test's temporary folder. Threads: one. Owns:
+// Issues certificates as files in the test's temporary folder. Threads: one. Owns:
 // its key and certificate.
 class TestAuthority {
  public:
@@ -21,8 +21,9 @@ class TestAuthority {
   explicit TestAuthority(const std::string& name);
 
   // The options of who holds a certificate of this authority; it was or is valid for an hour around
-  // or up to `until`.
-  TlsOptions Issue(const std::string& name, absl::Time until = absl::Now() + absl::Hours(1)) const;
+  // or up to `until`. `host`: where they are, in OpenSSL's words.
+  TlsOptions Issue(const std::string& name, absl::Time until = absl::Now() + absl::Hours(1),
+                   const std::string& host = "IP:127.0.0.1") const;
   const std::string& certificate_path() const { return path_; }
 
  private:
@@ -34,8 +35,9 @@ class TestAuthority {
   using Certificate = std::unique_ptr<X509, Free>;
 
   static Key NewKey();
+  // Of an authority where there is no host.
   Certificate NewCertificate(const std::string& subject, EVP_PKEY* key, absl::Time until,
-                             bool is_authority) const;
+                             const std::string& host) const;
   static std::string Write(const std::string& name, X509* certificate);
 
   const std::string name_;

@@ -41,6 +41,12 @@ class Absences {
   }
 
   const Standstill& standstill() const { return standstill_; }
+  std::vector<Rank> ranks() const {
+    MutexLock lock(&mutex_);
+    std::vector<Rank> ranks;
+    for (const auto& [rank, text] : absent_) ranks.push_back(rank);
+    return ranks;
+  }
   // By rank.
   std::vector<std::string> texts() const {
     MutexLock lock(&mutex_);

@@ -92,7 +92,7 @@ TEST(RegionPoolTest, LiveBlocksNeverOverlap) {
 
 // Blocks of a new pool follow each other in its first region.
 TEST(RegionPoolTest, WastesAtMostAQuarter) {
-  for (size_t size_bytes = 256; size_bytes < 3'000'000; size_bytes = size_bytes * 9 / 8 + 1) {
+  for (size_t size_bytes = 256; size_bytes < 3'000'000; size_bytes = size_bytes * 3 / 2) {
     RegionPool pool("test");
     auto* const first = static_cast<char*>(pool.Allocate(size_bytes).value());
     auto* const second = static_cast<char*>(pool.Allocate(size_bytes).value());

@@ -183,36 +183,22 @@ void Pipeline::RestoreState() {
 
 void Pipeline::KeepUnused(const BucketRun& run) {
   unused_.clear();
-  if (!spec_.finds_unused) return;
-  for (SlotId slot : run.layout().slots) {
-    if (!run.UsedHere(slot) && !run.plan().slot(slot).standalone) KeepUnused(run, slot);
+  const auto is_null = [](const std::unique_ptr<StageState>& state) { return state == nullptr; };
+  if (!spec_.finds_unused || std::all_of(states_.begin(), states_.end(), is_null)) return;
+  const BucketLayout& layout = run.layout();
+  // Backwards, as a slot ends where the next one begins: the gap behind it is counted to it, as in
+  // core/round/slot_state.h.
+  uint64_t end = layout.flat_count;
+  for (auto slot = layout.slots.rbegin(); slot != layout.slots.rend(); ++slot) {
+    const SlotLayout& place = run.plan().slot(*slot);
+    if (place.standalone) continue;
+    const uint64_t begin = (place.offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
+    if (!run.UsedHere(*slot)) KeepUnused(*slot, begin, end);
+    end = begin;
   }
 }
 
-namespace {
-
-// The elements of the flat part from the slot on until the next one begins: the gap behind a slot
-// is counted to it, as in core/round/slot_state.h.
-struct ElementRange {
-  uint64_t begin;
-  uint64_t end;
-};
-
-ElementRange RangeOf(const BucketRun& run, SlotId slot) {
-  const BucketLayout& layout = run.layout();
-  const auto begin_of = [&](SlotId id) {
-    return (run.plan().slot(id).offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
-  };
-  const auto is_flat = [&](SlotId id) { return !run.plan().slot(id).standalone; };
-  const auto own = std::find(layout.slots.begin(), layout.slots.end(), slot);
-  const auto next = std::find_if(own + 1, layout.slots.end(), is_flat);
-  return {begin_of(slot), next == layout.slots.end() ? layout.flat_count : begin_of(*next)};
-}
-
-}  // namespace
-
-void Pipeline::KeepUnused(const BucketRun& run, SlotId slot) {
-  const auto [slot_begin, slot_end] = RangeOf(run, slot);
+void Pipeline::KeepUnused(SlotId slot, uint64_t slot_begin, uint64_t slot_end) {
   for (const std::unique_ptr<StageState>& state : states_) {
     if (state == nullptr) continue;
     for (const StateBuffer& buffer : state->buffers()) {

@@ -291,7 +291,7 @@ class Pipeline {
   };
 
   Pipeline(PipelineSpec spec, const BucketLayout& layout);
-  void KeepUnused(const BucketRun& run, SlotId slot);
+  void KeepUnused(SlotId slot, uint64_t slot_begin, uint64_t slot_end);
 
   PipelineSpec spec_;
   std::vector<std::unique_ptr<StageState>> states_;  // by stage

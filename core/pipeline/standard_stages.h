@@ -68,8 +68,7 @@ std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op);
 // A stage that is done when `step` is, which works on this rank alone and in the host's memory. It
 // is left out where the bucket's flat part has no elements. `kept` is what the stage keeps; `step`
 // is given the same with the data. `name` is a literal.
-using FlatStep =
-    absl::AnyInvocable<void(const BucketRun& run, absl::Span<const StateBuffer> kept)>;
+using FlatStep = absl::AnyInvocable<void(const BucketRun& run, absl::Span<const StateBuffer> kept)>;
 std::unique_ptr<Stage> MakeLocalStage(absl::string_view name, FlatStep step,
                                       std::vector<StateBuffer> kept = {});
 

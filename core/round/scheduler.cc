@@ -216,7 +216,7 @@ void BucketScheduler::Handle(RunOperation message) {
                  [this, reply = std::move(message.reply)](absl::Status status) mutable {
                    status = Named(status, round_, ": agreeing with rank 0 on the next plan");
                    // No round ends, whose end would report it.
-                   if (!channel_->failure().ok()) Report(status);
+                   if (!status.ok() && !channel_->failure().ok()) Report(status);
                    reply.Set(std::move(status));
                  });
 }

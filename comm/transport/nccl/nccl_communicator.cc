@@ -233,7 +233,13 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
         absl::StrCat("rank ", rank().value(), ": ", completions_.in_flight(),
                      " operations of communicator ", id().value(), " are in flight"));
   }
-  ASSIGN_OR_RETURN(FlightQueue* const queue, QueueOf(operation));
+  const absl::StatusOr<FlightQueue*> queue = QueueOf(operation);
+  if (!queue.ok()) {
+    // Not for want of room here, after which the caller would try again: the device's, for example.
+    Abort(
+        Annotate(queue.status(), absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
+    return ended_.Get();
+  }
   const CompletionTable::Entry entry = completions_.Begin();
   Flight& flight = flights_[entry.place];
   prepared->post.theirs = std::move(flight.post.theirs);  // keeps its memory
@@ -248,7 +254,7 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   if (IsPointToPoint(operation.kind)) {
     flight.post.edges.assign(1, {.mine = flight.operation, .peer = Rank(operation.peer)});
   }
-  const absl::Status added = queue->Add(flight);
+  const absl::Status added = (*queue)->Add(flight);
   if (!added.ok()) {
     Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
   }

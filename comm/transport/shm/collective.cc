@@ -220,10 +220,11 @@ absl::StatusOr<Collective::Outcome> Collective::Post() {
     std::memcpy(context_.arena.eager_buffer(context_.rank, sequence()), source_,
                 extent_.source_bytes);
   }
-  // From now on, and until the whole is done: a last segment that is eager changes nothing of what
-  // was written in the segments before it.
+  // Until the whole is done, whatever its last segment is. A private source is copied in any case.
+  const bool is_copied = unstages_ || (operation_.kind == OperationKind::kAllReduce &&
+                                       operation_.source_region == kPrivateRegion);
   const bool is_written =
-      !is_eager_ && !unstages_ && pieces_ == nullptr && context_.world_size() > 1 && RunsByTasks();
+      !is_eager_ && !is_copied && pieces_ == nullptr && context_.world_size() > 1 && RunsByTasks();
   if (is_written) written_by_peers_ = operation_.target_region;
   // Shows the above, too. Nobody else has the slice that was kept.
   const auto tasks_of = unstages_ ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank;

@@ -127,9 +127,10 @@ absl::Status Links::SendArena(int peer, CommunicatorId id, Generation generation
   return absl::OkStatus();
 }
 
-absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generation generation,
-                                            absl::Time deadline) {
+absl::StatusOr<Descriptor> Links::TakeArena(absl::Span<const Rank> members, CommunicatorId id,
+                                            Generation generation, absl::Time deadline) {
   MutexLock lock(&mutex_);
+  const int peer = members[0].value();
   std::deque<Message>& arenas = links_[peer].arenas;
   while (true) {
     for (auto arena = arenas.begin(); arena != arenas.end(); ++arena) {
@@ -140,8 +141,10 @@ absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generat
         return descriptor;
       }
     }
-    RETURN_IF_ERROR(FindOpenFailure(peer, id, generation));
-    RETURN_IF_ERROR(links_[peer].loss);
+    for (const Rank member : members) {
+      RETURN_IF_ERROR(FindOpenFailure(member.value(), id, generation));
+      RETURN_IF_ERROR(links_[member.value()].loss);
+    }
     if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("rank ", name(peer), " has not opened it"));
     }
@@ -201,8 +204,7 @@ void Links::Post(int peer, const Frame& frame, int attached, absl::string_view p
   }
   Outgoing waiting{frame, std::string(payload), Duplicate(attached)};
   if (attached >= 0 && !waiting.attached.is_open()) {
-    link.drained = absl::ResourceExhaustedError(
-        absl::StrCat("fcntl, for what waits to be sent to it: ", ErrorText(errno)));
+    link.unsent = absl::ResourceExhaustedError(absl::StrCat("fcntl: ", ErrorText(errno)));
   } else {
     link.outbox.push_back(std::move(waiting));
   }
@@ -264,13 +266,17 @@ std::optional<absl::Status> Links::Examine(int peer) {
   if (!link.loss.ok()) return std::nullopt;
   Flush(peer);
   const absl::Status drained = link.drained.ok() ? Drain(peer) : link.drained;
-  if (drained.ok()) return std::nullopt;
+  if (drained.ok() && link.unsent.ok()) return std::nullopt;
   const std::string who = absl::StrCat("rank ", name(peer), " (pid ", pid(peer), ")");
   if (link.said_goodbye) {
     link.loss = absl::UnavailableError(
         absl::StrCat(who,
                      " has left: its script ended or left the job before this rank was done "
                      "(did it fail, or have fewer batches?)"));
+  } else if (drained.ok()) {
+    link.loss = Annotate(
+        link.unsent, absl::StrCat("rank ", name(rank_), " (pid ", owner_,
+                                  ") cannot share with rank ", name(peer), " what that one needs"));
   } else if (absl::IsInvalidArgument(drained)) {
     link.loss = Annotate(drained, who);
   } else if (absl::IsResourceExhausted(drained)) {
@@ -294,7 +300,7 @@ absl::Time Links::Enter(std::vector<pollfd>& entries) {
     const short sending = links_[peer].outbox.empty() ? 0 : POLLOUT;
     entries.push_back({peers_[peer].socket.get(), static_cast<short>(POLLIN | sending), 0});
     watched_.push_back(peer);
-    has_news_ |= !links_[peer].drained.ok();
+    has_news_ |= !links_[peer].drained.ok() || !links_[peer].unsent.ok();
   }
   return has_news_ ? absl::InfinitePast() : absl::InfiniteFuture();
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"
@@ -55,10 +56,10 @@ class Links {
 
   // Sends a communicator's control block to a member.
   absl::Status SendArena(int peer, CommunicatorId id, Generation generation, int descriptor);
-  // The oldest one that came from `peer`. Blocks: until `deadline`. Errors: DeadlineExceeded; what
-  // the peer has told by TellOpenFailed; the reason why it is gone.
-  absl::StatusOr<Descriptor> TakeArena(int peer, CommunicatorId id, Generation generation,
-                                       absl::Time deadline);
+  // The oldest one that came from the first of `members`. Blocks: until `deadline`. Errors:
+  // DeadlineExceeded; what any member has told by TellOpenFailed; the reason why one is gone.
+  absl::StatusOr<Descriptor> TakeArena(absl::Span<const Rank> members, CommunicatorId id,
+                                       Generation generation, absl::Time deadline);
   // Tells `peer` that this rank has given up opening a communicator, and why. Blocks: never.
   void TellOpenFailed(int peer, CommunicatorId id, Generation generation, const absl::Status& why);
   // What `peer` has told in that way; OK: nothing.
@@ -84,6 +85,7 @@ class Links {
     std::deque<Outgoing> outbox;  // what the socket did not take at once
     bool said_goodbye = false;
     absl::Status drained;  // what ended the reading, found out by another thread than the watcher
+    absl::Status unsent;   // why something could not be kept until the peer takes it
     absl::Status loss;
   };
 

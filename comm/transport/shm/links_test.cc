@@ -120,9 +120,11 @@ TEST(LinksTest, ADeathIsToldAsOneAndOnce) {
   EXPECT_EQ(pair.links().FindRegion(1, RegionId(7)), nullptr);
   EXPECT_EQ(pair.links().LossOf(1), loss);
   EXPECT_EQ(pair.links().SendArena(1, CommunicatorId(1), Generation(1), -1), loss);
-  EXPECT_EQ(
-      pair.links().TakeArena(1, CommunicatorId(1), Generation(1), absl::InfiniteFuture()).status(),
-      loss);
+  const Rank first(1);
+  EXPECT_EQ(pair.links()
+                .TakeArena({&first, 1}, CommunicatorId(1), Generation(1), absl::InfiniteFuture())
+                .status(),
+            loss);
   EXPECT_FALSE(pair.links().HasLeft(1));
 }
 

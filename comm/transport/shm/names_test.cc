@@ -74,5 +74,17 @@ TEST(NamesTest, WhoHasGivenUpOpeningIsNamed) {
   EXPECT_LT(Clock::Real().Now() - began, absl::Seconds(20));
 }
 
+// Also while the group's first rank has not come: it alone would hand out the control block.
+TEST(NamesTest, WhoHasGivenUpOpeningIsNamedToThoseThatWaitForTheFirst) {
+  const auto transports = MakeTestTransports(WorldSize(3));
+  const Group all = Group::World(WorldSize(3));
+  EXPECT_FALSE(transports[1]->Open(CommunicatorId(7), all, Clock::Real().Now()).ok());
+  const absl::Time began = Clock::Real().Now();
+  const absl::Status other =
+      transports[2]->Open(CommunicatorId(7), all, began + absl::Seconds(60)).status();
+  EXPECT_THAT(std::string(other.message()), HasSubstr("rank 1 has given up opening it: "));
+  EXPECT_LT(Clock::Real().Now() - began, absl::Seconds(20));
+}
+
 }  // namespace
 }  // namespace pelton::shm

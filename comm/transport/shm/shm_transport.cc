@@ -107,7 +107,7 @@ class ShmTransport final : public Transport {
         RETURN_IF_ERROR(links_.SendArena(member.value(), id, group.generation, memory.get()));
       }
     } else {
-      ASSIGN_OR_RETURN(memory, links_.TakeArena(first, id, group.generation, deadline));
+      ASSIGN_OR_RETURN(memory, links_.TakeArena(group.members, id, group.generation, deadline));
     }
     return Arena::Map(memory.get(), id, group.generation, group.size());
   }
