@@ -74,6 +74,20 @@ def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int], w
     _check(_run(host_of, hosts.address(0), _PORT, start), host_of)
 
 
+def test_daemons_of_two_hosts_meet_at_the_interface_that_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    """They do not share a folder for temporary files, as two hosts do not."""
+
+    def start(rank: int, variables: dict[str, str]) -> subprocess.Popen[str]:
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        changes = {"PELTON_BACKEND": "daemon", "PELTON_DAEMON_IDLE_TIMEOUT": "5", "TMPDIR": str(folder)}
+        changes |= {"PELTON_INTERFACE": "eth0", "PELTON_INSECURE": "1"}
+        pipe = subprocess.PIPE
+        return hosts.popen(rank, _SCRIPT, env={**variables, **changes}, stdout=pipe, stderr=pipe)
+
+    _check(_run([0, 1], hosts.address(0), _PORT, start), [0, 1])
+
+
 def test_the_token_does_not_cross_the_network_in_clear(hosts: Hosts) -> None:
     """Both ranks are told at once why, and what to do."""
     processes = []

@@ -62,6 +62,7 @@ def _set(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         ({**SLURM, "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0)),
         ({"SLURM_NTASKS": "4", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0)),
         ({"SLURM_NTASKS": "1"}, (0, 1, 0, 1, 0)),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0)),  # a script that sbatch has started without -n
         ({}, (0, 1, 0, 1, 0)),
     ],
 )

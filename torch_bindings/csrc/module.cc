@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/link/tool_server.h"
 #include "comm/collectives/selection.h"
+#include "comm/control/bind_address.h"
 #include "comm/control/tls_options.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
@@ -213,6 +214,10 @@ std::vector<std::string> ListSchedules(const std::string& kind, int32_t world_si
   return ValueOrThrow(RecipesFor(kind, world_size));
 }
 
+std::string BindAddress(const std::string& interface) {
+  return ValueOrThrow(ResolveBindAddress(interface));
+}
+
 at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {
   return EmptyShared(shape, dtype);
 }
@@ -244,6 +249,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              pybind11::arg("options"));
   module.def("schedules", &bindings::ListSchedules, pybind11::arg("kind"),
              pybind11::arg("world_size"));
+  module.def("bind_address", &bindings::BindAddress, pybind11::arg("interface"));
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
   module.def("set_gradient_allocator", &bindings::SharedAllocation::SetEnabled,
              pybind11::arg("enabled"));

@@ -594,6 +594,13 @@ def describe_algorithm(name: str) -> AlgorithmDescription:
     LookupError: there is none of that name; the text lists the names.
     """
 
+def bind_address(interface: str) -> str:
+    """The numeric address of a network interface, or of a numeric address; in brackets if IPv6.
+
+    Raises:
+      NotFound: no such interface.
+    """
+
 def check_algorithm(name: str, options: dict[str, str]) -> None:
     """Raises:
     InvalidArgument: an option is unknown, or its value does not fit; the text lists what there is.

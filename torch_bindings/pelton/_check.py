@@ -99,7 +99,8 @@ def _of_parameters(inner: Any) -> list[str]:
     findings = []
     if inner.parameters_to_ignore:
         findings.append(f"left out of all communication: {_some(inner.parameters_to_ignore)}")
-    frozen = [name for name, parameter in inner.module.named_parameters() if not parameter.requires_grad]
+    takes_part = {id(tensor) for _, tensor in inner._selected.trainable}
+    frozen = [name for name, p in inner.module.named_parameters() if not p.requires_grad and id(p) not in takes_part]
     if frozen:
         findings.append(f"frozen, so that nothing is communicated for it: {_some(frozen)}")
     return findings

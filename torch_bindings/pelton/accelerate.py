@@ -70,7 +70,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
           Unsupported: a hook of torch's DistributedDataParallel is asked for, which nothing would call.
         """
         gloos_seat.take()  # Accelerate refuses backends of other names on a CPU
-        _launchers.adopt()  # of which Accelerate knows some only, and those only with `cpu=True`
+        if env.get_world_size() > 1:
+            _launchers.adopt()  # of which Accelerate knows some only, and those only with `cpu=True`
         super().__init__(*args, **kwargs)
         _refuse_to_be_alone(self.num_processes)
         _refuse_hooks(self.ddp_handler)

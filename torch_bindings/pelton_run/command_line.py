@@ -99,8 +99,8 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
     if options.max_restarts < 0:
         parser.error(f"--max-restarts {options.max_restarts}: must be 0 or more")
-    if options.trainer_grace < 0:
-        parser.error(f"--trainer-grace {options.trainer_grace:g}: must not be negative")
+    if not 0 <= options.trainer_grace < float("inf"):
+        parser.error(f"--trainer-grace {options.trainer_grace:g}: must be a number of seconds from 0")
     if options.module and options.no_python:
         parser.error("-m and --no-python exclude each other")
     command = command_of([options.program, *options.arguments], options.module, options.no_python)

@@ -280,6 +280,21 @@ def algorithms_by_the_runtimes_names() -> None:
         make_mlp().with_bagua([], Algorithm.init("async_model_average", pause_of=1))
 
 
+@case(2)
+def a_wrapper_whose_module_is_wrapped_again_stands_for_that() -> None:
+    rank, _ = rank_and_size()
+    model: Any = seeded(0, make_mlp)
+    held = DistributedDataParallel(model)
+    model.with_bagua([], Algorithm.init("gradient_allreduce"))
+    assert held.inner is pelton.wrapping_of(held) is model.bagua_ddp
+    with held.no_sync():
+        square_loss(held, batch(rank, 0, 4, 6)).backward()
+    reference = seeded(0, make_mlp)
+    square_loss(reference, batch(rank, 0, 4, 6)).backward()
+    for name, gradient in gradients(reference).items():
+        torch.testing.assert_close(gradients(model)[name], gradient)
+
+
 @case(3)
 def groups_of_either_kind() -> None:
     rank, _ = rank_and_size()
@@ -288,6 +303,9 @@ def groups_of_either_kind() -> None:
         ours = bagua.new_group([0, 1])
         assert to_bagua_process_group(ours) is ours
         assert to_bagua_process_group(None).ranks == [0, 1, 2]
+        if rank == 2:
+            with raises(InvalidArgument, "this rank, 2, is not one of its ranks [0, 1]"):
+                DistributedDataParallel(nn.Linear(4, 1), process_group=ours)
         for group, ranks in ((torchs, (0, 2)), (ours, (0, 1))):
             if rank not in ranks:
                 continue

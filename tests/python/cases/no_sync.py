@@ -126,6 +126,11 @@ def _unwrap(model: Any) -> None:
     model.bagua_ddp.detach()
 
 
+def _unwrap_and_freeze(model: Any) -> None:
+    _unwrap(model)
+    _freeze(model)
+
+
 @case(3)
 def what_no_sync_has_accumulated_is_communicated_once_the_model_has_changed() -> None:
     """By a pass that uses another part of the model, on a model that is registered anew; sums become sums."""
@@ -136,8 +141,25 @@ def what_no_sync_has_accumulated_is_communicated_once_the_model_has_changed() ->
 
         for change in (_freeze, _thaw, _replace):
             _check_communicated([wraps], change, average)
-        for change in (_freeze, _thaw, _replace, _freeze_and_fail, _unwrap):
+        for change in (_freeze, _thaw, _replace, _freeze_and_fail, _unwrap, _unwrap_and_freeze):
             _check_communicated([wraps, wraps], change, average)
+
+
+@case(3)
+def gradients_of_before_the_wrapping_are_communicated_though_frozen_by_then() -> None:
+    """An optimizer steps by them, also of what is frozen."""
+    _rank, size = rank_and_size()
+    model, reference = seeded(0, Branches), seeded(0, Branches)
+    model.used = reference.used = (0,)
+    run_backward(model, 0)
+    _freeze(model)
+    wrap(model)
+    first = [local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]
+    model.used = (1,)
+    run_backward(model, 1)
+    of_frozen = [{name: made[name] for name in made if name.startswith("branches.0.")} for made in first]
+    assert of_frozen[0]
+    assert_same({name: gradients(model)[name] for name in of_frozen[0]}, mean_of(of_frozen))
 
 
 class _Resetting(Centralized):

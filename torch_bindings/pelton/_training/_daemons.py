@@ -27,6 +27,7 @@ from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import TOKEN_VARIABLE
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
 
+from pelton import _C
 from pelton._training import _launchers, _store_meeting, env
 from pelton.errors import DeadlineExceeded, PeerLost
 
@@ -144,9 +145,9 @@ def _meet(
     def serve(guests: list[_store_meeting.Guest]) -> tuple[str, str]:
         if _common_job(guests) is not None:
             return _NO_COORDINATOR, secrets.token_hex(16)  # which opens nothing
-        host = interface(guests)
-        port = port_of(stack.enter_context(reserve_port(host)))
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", secrets.token_hex(16)
+        host = _C.bind_address(interface(guests))
+        port = port_of(stack.enter_context(reserve_port(host.strip("[]"))))
+        return f"{host}:{port}", secrets.token_hex(16)
 
     def job(guests: list[_store_meeting.Guest]) -> str:
         return _common_job(guests) or f"daemons-{secrets.token_hex(8)}"

@@ -104,6 +104,8 @@ def _from(launcher: _Launcher) -> dict[str, str] | None:
             f"tell this one's number, are not set. {_REMEDY}"
         )
     if size is None and said_size is None:
+        if launcher.rank == "SLURM_PROCID" and rank == 0:  # sbatch without -n: a script of one task
+            return None
         raise InvalidArgument(
             f"{launcher.rank}={rank} in the environment is this task's number, but neither "
             f"{' nor '.join([*launcher.sizes, 'WORLD_SIZE'])} tells how many there are. {_REMEDY}"

@@ -28,14 +28,14 @@ class LoadedWeights:
 
     def __init__(self) -> None:
         self._before: torch.Tensor | None = None
-        self._loads = 0
+        self._before_last: torch.Tensor | None = None  # of the loads
         self._state_came = False
 
     def come(self, weights: NamedTensors) -> None:
         """`load_state_dict` is about to write to the weights."""
-        self._loads += 1
+        self._before_last = hashes([tensor for _, tensor in weights])
         if self._before is None:
-            self._before = hashes([tensor for _, tensor in weights])
+            self._before = self._before_last
 
     def state_came(self) -> None:
         """What the algorithm remembers was loaded, too: it goes with the weights, whichever came first."""
@@ -44,16 +44,17 @@ class LoadedWeights:
     def take(self, weights: NamedTensors) -> Loading:
         """What was loaded until now; asked once, at a forward pass in training mode.
 
-        Weights that are the same as before concern all ranks after a single load, because another rank may have loaded
-        the same ones in place of others. After several loads they came back, as after an evaluation of averaged
-        weights, which one rank may do alone.
+        Weights that are the same as before concern all ranks if the last load wrote what was there, because another
+        rank may have loaded the same in place of others. If it changed them, they came back, as after an evaluation of
+        averaged weights, which one rank may do alone.
         """
-        before, loads, came = self._before, self._loads, self._state_came
-        self._before, self._loads, self._state_came = None, 0, False
-        if before is None or came:
+        before, before_last, came = self._before, self._before_last, self._state_came
+        self._before, self._before_last, self._state_came = None, None, False
+        if before is None or before_last is None or came:
             return Loading(concerns_all=False, changed=False)
-        changed = not torch.equal(before, hashes([tensor for _, tensor in weights]))
-        return Loading(changed or loads == 1, changed)
+        now = hashes([tensor for _, tensor in weights])
+        changed = not torch.equal(before, now)
+        return Loading(changed or torch.equal(before_last, now), changed)
 
 
 def settle_loaded(inner: Any) -> None:

@@ -46,6 +46,16 @@ def local_gradients(named: NamedTensors, group: BaguaProcessGroup, last: Registe
     return [name for name, tensor in named if tensor.grad is not None and id(tensor) not in common]
 
 
+def _of_this_model(inner: Any, frozen: NamedTensors) -> NamedTensors:
+    """Those whose gradient may come from backward passes of this model, and not of another one that has them, too."""
+    if inner._last is not None:
+        before = {id(tensor) for _, tensor in inner._last.selected.trainable}
+        return [(name, tensor) for name, tensor in frozen if id(tensor) in before]
+    others = [other for other in inner._session.models() if type(other) is type(inner) and other is not inner]
+    owned = {id(tensor) for other in others if other._rounds is not None for _, tensor in other._selected.trainable}
+    return [(name, tensor) for name, tensor in frozen if id(tensor) not in owned]
+
+
 def keep_local(inner: Any, selected: SelectedTensors) -> SelectedTensors:
     """Has frozen parameters take part for as long as a rank has a gradient of its own of them, because an optimizer
     steps by every gradient, also of what is frozen. Collective.
@@ -61,8 +71,7 @@ def keep_local(inner: Any, selected: SelectedTensors) -> SelectedTensors:
       InvalidArgument: the ranks have frozen different parameters.
     """
     communicator = inner.process_group.get_global_communicator()
-    before = {id(tensor) for _, tensor in inner._last.selected.trainable} if inner._last is not None else set()
-    frozen = [(name, tensor) for name, tensor in selected.frozen if id(tensor) in before]
+    frozen = _of_this_model(inner, selected.frozen)
     local = set(local_gradients(frozen, inner.process_group, inner._last))
     local.difference_update(without_optimizer(runtime_algorithm(inner.bagua_algorithm), inner.bagua_optimizers, frozen))
     if everyone(communicator, not local):

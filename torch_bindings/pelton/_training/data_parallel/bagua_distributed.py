@@ -121,8 +121,8 @@ class BaguaDistributedDataParallel:
             self._tuning.begin_schedules(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
-        """Names and parameters whose gradients are communicated, each once, in registration order. A frozen one is
-        among them where a rank had a gradient of its own of it (`no_sync`) when the model was registered anew.
+        """Names and parameters whose gradients are communicated, each once, in registration order. Last come frozen
+        ones of which a rank had a gradient of its own (`no_sync`) when the model was registered anew.
         """
         return [(name, tensor) for name, tensor in self._selected.trainable if isinstance(tensor, nn.Parameter)]
 
@@ -226,7 +226,7 @@ class BaguaDistributedDataParallel:
     def before_load(self) -> None:
         """`load_state_dict` of the model is about to write to its weights."""
         _before_writes.settle()
-        if self._rounds is not None:
+        if self._rounds is not None and self._rounds.remembers_weights:
             self._loaded.come(self._selected.trainable)
 
     def before_forward(self, inputs: Any = ()) -> None:

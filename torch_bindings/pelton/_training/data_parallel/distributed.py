@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pelton._training import communication
-from pelton._training._groups import AnyGroup
+from pelton._training._groups import AnyGroup, own_group
 from pelton._training._packed import broadcast_packed
 from pelton._training.algorithms.base import Algorithm
 from pelton._training.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
@@ -161,18 +161,23 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         self.find_unused_parameters = find_unused_parameters
         self.require_forward_param_sync = True
         self._has_said = False
-        self.inner = BaguaDistributedDataParallel(
+        self._wrapped_by = BaguaDistributedDataParallel(
             module,
             optimizers,
             algorithm,
-            to_bagua_process_group(process_group),
+            own_group(process_group),
             bagua_module_name=name_of(module),
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
             predecessor=wrapping_of(module),
             bucket_bytes=_bytes_of(bucket_cap_mb),
         )
-        attach(module, self.inner)
+        attach(module, self._wrapped_by)
+
+    @property
+    def inner(self) -> BaguaDistributedDataParallel:
+        """What keeps the module's ranks together: that of the last wrapping, if it was wrapped again since."""
+        return wrapping_of(self.module) or self._wrapped_by
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward pass; before it, with `broadcast_buffers`, buffers become those of rank 0."""
@@ -238,7 +243,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         return self.inner.bagua_buckets
 
     def _is_copy(self) -> bool:
-        return self.__dict__["inner"] is None  # what the machinery becomes in a copy
+        return self.inner is None  # what the machinery becomes in a copy
 
     def _tell_of_copy(self) -> None:
         """Once, where it is trained: a copy of torch's class would go on averaging."""
