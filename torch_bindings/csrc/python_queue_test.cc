@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "comm/group.h"
@@ -307,6 +308,8 @@ TEST(PythonQueueTest, WhereAMachinesMeanFailsItsNeighboursAreTold) {
       EXPECT_THAT(error, HasSubstr("rank " + std::to_string(machines.rank - 2) +
                                    " has failed in an earlier stage"));
     }
+    // What tells the neighbours goes by the queues, which end with this function.
+    EXPECT_EQ(Barrier(backend->control(), "told", Soon()), absl::OkStatus());
   });
 }
 
