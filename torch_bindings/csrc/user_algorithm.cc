@@ -208,9 +208,14 @@ absl::Status CheckFitsBucket(const UserOperation& operation, const Algorithm& al
       "knows by itself (of decentralized: peer_selection_mode all or shift_one)"));
 }
 
-bool KeepsState(const Stage& stage, const BucketLayout& layout) {
+// A stage may keep other state alone, such as what error feedback has held back.
+bool KeepsReplicas(const Stage& stage, const BucketLayout& layout) {
   const std::unique_ptr<StageState> state = stage.MakeState(layout);
-  return state != nullptr && !state->buffers().empty();
+  if (state == nullptr) return false;
+  const absl::Span<const StateBuffer> buffers = state->buffers();
+  return std::any_of(buffers.begin(), buffers.end(), [](const StateBuffer& buffer) {
+    return buffer.scope == StateScope::kReplica;
+  });
 }
 
 }  // namespace
@@ -343,8 +348,8 @@ std::unique_ptr<Stage> UserAlgorithm::Adapt(const UserOperation& operation,
   if (operation.control != nullptr) {
     stage = std::make_unique<UnlessStoppedStage>(std::move(stage), operation.control);
   }
-  // On ranks that lead no host no stage may keep any.
-  if (!operation.replicas.empty() && KeepsState(*stage, layout)) {
+  // On ranks that lead no host, and where there is one host, no stage may keep any.
+  if (!operation.replicas.empty() && KeepsReplicas(*stage, layout)) {
     stage =
         std::make_unique<ReplicasStage>(std::move(stage), operation.replicas, OutcomesOf(layout));
   }

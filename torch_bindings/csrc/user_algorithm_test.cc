@@ -40,24 +40,30 @@ const std::byte* BytesOf(const Floats& floats) {
   return reinterpret_cast<const std::byte*>(floats.data());
 }
 absl::Time In(absl::Duration time) { return Clock::Real().Now() + time; }
+float* FloatsOf(const StageState& state, size_t buffer) {
+  return reinterpret_cast<float*>(state.buffers()[buffer].data);
+}
 void OnAnotherThread(const std::function<void()>& body) { std::thread(body).join(); }
 
-// Keeps "left" and adds one to it, at its second look.
+// Keeps "left" and adds one to it, at its second look; and counts its starts in "starts".
 // Threads: one. Owns: nothing.
 class CountingStage final : public Stage {
  public:
   absl::string_view name() const override { return "counting"; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    return std::make_unique<FlatState>(layout, DType::kFloat32,
-                                       std::initializer_list<absl::string_view>{"left"});
+    auto state = std::make_unique<FlatState>();
+    state->Add({.name = "left", .scope = StateScope::kReplica, .count = layout.flat_count});
+    state->Add({.name = "starts", .count = 1});
+    return state;
   }
-  absl::Status Start(BucketRun&, StageState*) override {
+  absl::Status Start(BucketRun&, StageState* state) override {
     looks_ = 0;
+    *FloatsOf(*state, 1) += 1;
     return absl::OkStatus();
   }
   absl::StatusOr<bool> Advance(BucketRun&, StageState* state) override {
     if (++looks_ < 2) return false;
-    auto* const left = reinterpret_cast<float*>(state->buffers()[0].data);
+    float* const left = FloatsOf(*state, 0);
     for (uint64_t i = 0; i < kCount; ++i) left[i] += 1;
     return true;
   }
@@ -248,6 +254,7 @@ TEST_F(UserStagesTest, AReplicaOfAStageThatIsNotDoneHasNoOutcome) {
   BucketRun run = Run();
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
   EXPECT_FALSE(*stage->Advance(run, state.get()));
+  std::fill_n(FloatsOf(*state, 0), kCount, 9);  // so that it differs from the user's
   ASSERT_TRUE(algorithm_->Commit().ok());
   EXPECT_THAT(replica, Each(5));
 }
@@ -291,7 +298,8 @@ TEST_F(UserStagesTest, AStageIsLeftOutOnceTheRanksHaveAgreedToStop) {
   const auto control = std::make_shared<AveragingControl>();
   const std::unique_ptr<Stage> stage = std::move(StagesOf(Beside(control)).back());
   const std::unique_ptr<StageState> state = stage->MakeState(layout());
-  const float& counted = *reinterpret_cast<const float*>(state->buffers()[0].data);
+  const float& counted = *FloatsOf(*state, 0);
+  const float& starts = *FloatsOf(*state, 1);
   BucketRun run = Run();
   control->Abort();  // a wish alone stops nothing
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
@@ -302,6 +310,7 @@ TEST_F(UserStagesTest, AStageIsLeftOutOnceTheRanksHaveAgreedToStop) {
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
   EXPECT_TRUE(*stage->Advance(run, state.get()));
   EXPECT_EQ(counted, 1);
+  EXPECT_EQ(starts, 1);
 }
 
 TEST(UserAlgorithmTest, AnErrorNamesTheBucket) {

@@ -288,6 +288,22 @@ def a_low_precision_operation_keeps_the_users_replicas() -> None:
     assert torch.allclose(model.weight, torch.full((1, 7), pulled), atol=1e-2), (model.weight, pulled)
 
 
+@case(1, 2, 3)
+def a_low_precision_operation_of_one_host_is_the_hosts_mean() -> None:
+    _, size = rank_and_size()
+    replicas = [torch.full((7,), 9.0) for _ in range(3)]
+
+    def append(bucket: BaguaBucket) -> Any:
+        return bucket.append_low_precision_decentralized_synchronous_op(*replicas, compression="one_bit")
+
+    model = _of_weights("low_precision_decentralized", append)
+    for _ in range(2):
+        _mark_and_wait(model)
+        assert torch.allclose(model.weight, torch.full((1, 7), (size - 1) / 2)), model.weight
+    for replica in replicas:
+        assert replica.unique().tolist() == [9]  # no other host has told anything
+
+
 @case(2)
 def an_asynchronous_average_keeps_updates_made_meanwhile() -> None:
     rank, _ = rank_and_size()
