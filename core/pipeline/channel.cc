@@ -15,7 +15,8 @@ namespace pelton {
 namespace {
 
 // Where a bucket's job is, for the error of its stage. An operation is named only where the stage
-// has launched some: one of a stage before may be in flight, and is not what has failed.
+// has launched some: one of a stage before may be in flight, and need not be what has failed. A
+// stage that waits for such a one says so itself.
 template <typename Job>
 std::string ContextOf(const Job& job) {
   std::string context = job.run->plan().Describe(job.run->layout().id);

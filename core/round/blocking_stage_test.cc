@@ -196,6 +196,18 @@ TEST_F(BlockingStageTest, AnErrorFailsTheBucketOnAllRanks) {
   EXPECT_FALSE(world_.runner(1).aborted().ok());
 }
 
+TEST_F(BlockingStageTest, AnErrorDoesNotNameTheOperationOfAStageBefore) {
+  Push(0, MakeAllReduceStage(ReduceOp::kSum),
+       Calling([] { return absl::AbortedError("the user's error"); }));
+  Advance();
+  PeerLaunchesAll();
+  Advance();
+  LetCallsReturn();
+  Advance();
+  ASSERT_EQ(statuses_.size(), 1u);
+  EXPECT_THAT(statuses_[0].ToString(), HasSubstr("bucket 0 (b): the user's error"));
+}
+
 TEST_F(BlockingStageTest, WhatACallThrowsNamesItsStage) {
   Push(0, Calling([]() -> absl::Status { throw std::runtime_error("the user's own words"); }));
   Advance();

@@ -273,6 +273,31 @@ TEST_F(ModelRoundsTest, DisagreementFailsOneRoundOnly) {
   }
 }
 
+TEST_F(ModelRoundsTest, AnExchangeOfWhatIsUsedThatFailsIsNamed) {
+  world_ = std::make_unique<FakeWorld>(2);
+  for (int32_t rank : {0, 1}) {
+    ModelRoundsOptions options;
+    options.rank = Rank(rank);
+    options.executor = &executor_;
+    options.runner = &world_->runner(rank);
+    options.pipeline_factory = [](const BucketLayout& layout) {
+      PipelineSpec spec;
+      spec.stages.push_back(MakeLocalStage("no-op", [](auto&&...) {}));
+      spec.finds_unused = true;
+      return Pipeline::Build(std::move(spec), layout);
+    };
+    // Plans that differ, which the hash would have told.
+    Plan plan = PlanOf(Tensors(1 + rank, 10), 2, 1000);
+    ranks_.push_back(*ModelRounds::Create(std::move(plan), std::move(options)));
+  }
+  ProduceAll(1);
+  for (auto& rank : ranks_) {
+    EXPECT_THAT(rank->WaitRound(In(absl::Seconds(1))).ToString(),
+                testing::HasSubstr("the exchange of which tensors any rank has used: count is 1 on "
+                                   "rank 0 and 2 on rank 1"));
+  }
+}
+
 TEST_F(ModelRoundsTest, DeathOfAPeerReachesTheWaiter) {
   Start(PlanOf(Tensors(2, 100), 2, 400), 2);
   ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());

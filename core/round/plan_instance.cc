@@ -49,7 +49,9 @@ class RoundUsage::AwaitStage final : public Stage {
 
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
   absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
-    return usage_.batch_.Advance(run);
+    const absl::StatusOr<bool> done = usage_.batch_.Advance(run);
+    if (done.ok()) return done;
+    return Annotate(done.status(), "the exchange of which tensors any rank has used");
   }
   bool has_launched_all() const override { return true; }
 
