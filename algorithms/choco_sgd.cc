@@ -58,7 +58,7 @@ namespace {
 
 constexpr double kRateOfLossyCodecs = 0.02;
 
-// Exchange: the step of the head of this file.
+// The step of the head of this file.
 // Threads: as Stage. Owns: the messages of a round, and a bucket's worth of differences.
 class ChocoStage final : public Stage {
  public:

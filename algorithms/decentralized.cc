@@ -65,7 +65,7 @@ struct Pairing {
   std::vector<int32_t> sizes;  // ranks that each rank of the communicator stands for
 };
 
-// Exchange: the bucket, a sum over `sizes[rank]` ranks, becomes the mean over those of both ends.
+// The bucket, a sum over `sizes[rank]` ranks, becomes the mean over those of both ends.
 // On a device that is one operation between neighbours, whose kernel adds what comes: of two ranks
 // the same bits, of hosts with several those of a product by the share in place of a quotient.
 // Threads: as Stage. Owns: memory for what it receives in the host's memory.

@@ -83,7 +83,7 @@ struct Correction {
   StateBuffer buffer;
 };
 
-// Prepare: the bucket, psi, becomes phi.
+// The bucket, psi, becomes phi.
 std::unique_ptr<Stage> MakeCorrectStage(const BucketLayout& layout,
                                         const std::shared_ptr<Correction>& correction) {
   const auto correct = [correction](const BucketRun& run, absl::Span<const StateBuffer> kept) {
@@ -98,7 +98,7 @@ std::unique_ptr<Stage> MakeCorrectStage(const BucketLayout& layout,
       {{.name = "correction", .dtype = FeedbackDType(layout.dtype), .count = layout.flat_count}});
 }
 
-// Merge: the correction becomes x - psi; the bucket, x, stays as it is.
+// The correction becomes x - psi; the bucket, x, stays as it is.
 std::unique_ptr<Stage> MakeNoteCorrectionStage(const std::shared_ptr<Correction>& correction) {
   return MakeLocalStage("next correction", [correction](const BucketRun& run, auto) {
     const DType dtype = run.layout().dtype;

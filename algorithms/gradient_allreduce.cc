@@ -19,7 +19,7 @@
 namespace pelton {
 namespace {
 
-// Exchange: reduces a bucket's flat part with `op` so that each rank is left with its chunk, then
+// Reduces a bucket's flat part with `op` so that each rank is left with its chunk, then
 // gathers the chunks; in place. The flat part's count must be a multiple of the number of ranks.
 // Steps: a reduce_scatter and an allgather. With Bagua's all-to-all and a reduction of the own
 // chunk in place of the first, each rank would send as much and, where the reduce_scatter adds in

@@ -56,7 +56,7 @@ struct LastWeights {
   std::byte* data = nullptr;
 };
 
-// Exchange: the bucket, x', becomes x - y.
+// The bucket, x', becomes x - y.
 // Threads: as Stage. Owns: the message.
 class TrackStage final : public Stage {
  public:

@@ -83,7 +83,7 @@ RingPlace PlaceOf(Rank rank, absl::Span<const int32_t> sizes) {
   return place;
 }
 
-// Exchange: the step of the head of this file.
+// The step of the head of this file.
 // Threads: as Stage. Owns: the messages of a round, and a bucket's worth of differences.
 class RingExchangeStage final : public Stage {
  public:

@@ -44,7 +44,7 @@ struct Kept {
   StateBuffer weights;
 };
 
-// Prepare: the bucket, x', becomes x' - b h.
+// The bucket, x', becomes x' - b h.
 std::unique_ptr<Stage> MakeApplyMomentumStage(double factor, const BucketLayout& layout,
                                               const std::shared_ptr<Kept>& kept) {
   const StateBuffer momentum = {
@@ -65,7 +65,7 @@ std::unique_ptr<Stage> MakeApplyMomentumStage(double factor, const BucketLayout&
   return MakeLocalStage("quasi-global momentum", apply, {momentum, weights});
 }
 
-// Merge: the momentum takes in how far the weights have come; the bucket stays as it is.
+// The momentum takes in how far the weights have come; the bucket stays as it is.
 std::unique_ptr<Stage> MakeUpdateMomentumStage(double factor, const std::shared_ptr<Kept>& kept) {
   return MakeLocalStage("momentum update", [factor, kept](const BucketRun& run, auto) {
     const uint64_t count = run.layout().flat_count;

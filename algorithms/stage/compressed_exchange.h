@@ -56,7 +56,7 @@ struct CompressedExchangeOptions {
   DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
 };
 
-// Exchange: what compressed_algorithm.h says, among `ranks`.
+// What compressed_algorithm.h says, among `ranks`.
 //
 // Steps: the bucket goes in parts of some 2^19 elements, each with an all-to-all and an allgather,
 // so that the wire has part t + 1 while this rank reduces part t and decodes part t - 1. Ranks

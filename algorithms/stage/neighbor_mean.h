@@ -105,7 +105,7 @@ class NeighborMean {
 // The allreduce by which the tensor at `location` becomes the mean over all ranks, in place.
 Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, CommunicatorId communicator);
 
-// Exchange: the bucket becomes that mean.
+// The bucket becomes that mean.
 std::unique_ptr<Stage> MakeNeighborMeanStage(Communicator& communicator, NeighborMean::Over over,
                                              const BucketLayout& layout);
 

@@ -23,7 +23,7 @@ struct Anchor {
   std::byte* data = nullptr;
 };
 
-// Prepare: the bucket, a rank's weights x, becomes a - x.
+// The bucket, a rank's weights x, becomes a - x.
 std::unique_ptr<Stage> MakeProgressStage(const BucketLayout& layout,
                                          const std::shared_ptr<Anchor>& anchor) {
   const StateBuffer kept = {.name = "anchor",
@@ -55,7 +55,7 @@ void Step(const OuterStepOptions& options, const Term& gradient, const Term& vel
   LinearCombination({before, down, ahead}, anchor, count);
 }
 
-// Merge: the bucket, the mean g of the ranks' progress, becomes the anchor after its step.
+// The bucket, the mean g of the ranks' progress, becomes the anchor after its step.
 std::unique_ptr<Stage> MakeOuterStepStage(const OuterStepOptions& options,
                                           const BucketLayout& layout,
                                           const std::shared_ptr<Anchor>& anchor) {

@@ -72,7 +72,7 @@ struct PowerSgdOptions {
 // Whether a tensor's factors travel in its place.
 bool IsCompressed(const TensorSpec& tensor, const PowerSgdOptions& options);
 
-// Exchange: the mean over `ranks`, each matrix by an approximation of rank options.rank; what an
+// The mean over `ranks`, each matrix by an approximation of rank options.rank; what an
 // approximation drops is added to the next round's tensor ("error"), and it starts from the last
 // one ("query": unit vectors, in the first elements of their matrix; zeros before the first round).
 // Takes buckets of floating point, without standalone tensors.

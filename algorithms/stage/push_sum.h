@@ -20,7 +20,7 @@
 
 namespace pelton {
 
-// Exchange: the bucket, z', becomes z, or with `gives_change` z - z', which is added to the weights
+// The bucket, z', becomes z, or with `gives_change` z - z', which is added to the weights
 // later. The weights as that leaves them, z' + (z - z'), are kept as well then, and take the place
 // of z in the next round. Errors: those of Scratch::Create.
 absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicator,

@@ -25,7 +25,7 @@ struct HeldBack {
   StateScope scope = StateScope::kOwn;
 };
 
-// Prepare: adds `factor` times what it keeps to the bucket, and keeps zeros from then on; what is
+// Adds `factor` times what it keeps to the bucket, and keeps zeros from then on; what is
 // common it only keeps, for a larger group that may go on from it. It has something to add
 // only where a group of another size, whose messages lacked it, has left its state to this one
 // (core/round/model_state.h). `name` and `buffers` are those of the stage that encodes in larger
@@ -33,7 +33,7 @@ struct HeldBack {
 std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
                                         const std::vector<HeldBack>& buffers, double factor = 1);
 
-// Merge: the elements of the slots times `factor`, in the host's memory.
+// The elements of the slots times `factor`, in the host's memory.
 std::unique_ptr<Stage> MakeScaleStage(double factor);
 
 // Appends the stages of an exchange among ranks that each stand for so many of the group's, those

@@ -61,7 +61,7 @@ std::unique_ptr<Stage> MakeOperationStage(absl::string_view name, FillBatch fill
 std::unique_ptr<Stage> MakeInPlaceStage(absl::string_view name, Operation operation,
                                         bool next_may_follow = true);
 
-// Exchange: allreduces every segment in place with `op`, all at once.
+// Allreduces every segment in place with `op`, all at once.
 // Steps: one allreduce per segment. Bytes: those of the communicator's allreduce.
 std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op);
 
