@@ -458,12 +458,10 @@ std::vector<ModelPort::FlatPart> ModelPort::FlatParts() const {
     FlatPart part;
     part.dtype = bucket.dtype;
     part.count = bucket.content_count;
-    for (SlotId slot : bucket.slots) {
-      if (plan.slot(slot).standalone) continue;
-      const uint64_t begin_bytes = plan.slot(slot).offset_bytes - bucket.flat_offset_bytes;
-      part.slots.emplace_back(slot, begin_bytes / SizeOf(bucket.dtype));
-      if (part.data == nullptr) part.data = rounds().DataOf(slot) - begin_bytes;
-    }
+    plan.ForEachFlatSlot(bucket, [&](SlotId slot, uint64_t begin, uint64_t) {
+      part.slots.emplace_back(slot, begin);
+      if (part.data == nullptr) part.data = rounds().DataOf(slot) - begin * SizeOf(bucket.dtype);
+    });
     if (!part.slots.empty()) parts.push_back(std::move(part));
   }
   return parts;

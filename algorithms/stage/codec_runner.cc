@@ -1,5 +1,6 @@
 #include "algorithms/stage/codec_runner.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "algorithms/codec/error_feedback.h"
@@ -11,18 +12,12 @@ namespace pelton {
 
 void ForEachGap(const Plan& plan, const BucketLayout& layout,
                 absl::FunctionRef<void(uint64_t, uint64_t)> f) {
-  uint64_t end = 0;  // of the slots so far
-  const auto gap_until = [&](uint64_t begin) {
-    if (end < begin) f(end, begin - end);
-  };
-  for (SlotId id : layout.slots) {
-    const SlotLayout& slot = plan.slot(id);
-    if (slot.standalone) continue;
-    const uint64_t begin = slot.offset_bytes - layout.flat_offset_bytes;
-    gap_until(begin);
-    end = begin + slot.size_bytes;
-  }
-  gap_until(layout.content_count * SizeOf(layout.dtype));
+  const uint64_t element_bytes = SizeOf(layout.dtype);
+  plan.ForEachFlatSlot(layout, [&](SlotId id, uint64_t begin, uint64_t end) {
+    const uint64_t gap_begin = begin * element_bytes + plan.slot(id).size_bytes;
+    const uint64_t gap_end = std::min(end, layout.content_count) * element_bytes;
+    if (gap_begin < gap_end) f(gap_begin, gap_end - gap_begin);
+  });
 }
 
 void ZeroGaps(const Plan& plan, const BucketLayout& layout, std::byte* flat) {

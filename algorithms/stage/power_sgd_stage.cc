@@ -186,14 +186,9 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
   const auto add_plain = [&](uint64_t flat_begin, uint64_t count) {
     contents.plain.push_back({flat_begin, count, std::exchange(first, first + count)});
   };
-  for (SlotId id : layout.slots) {
+  plan.ForEachFlatSlot(layout, [&](SlotId id, uint64_t begin, uint64_t) {
     const TensorSpec& tensor = plan.tensor(id);
-    const uint64_t begin =
-        (plan.slot(id).offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
-    if (!IsCompressed(tensor, options)) {
-      add_plain(begin, tensor.count);
-      continue;
-    }
+    if (!IsCompressed(tensor, options)) return add_plain(begin, tensor.count);
     const uint64_t rows = tensor.count / tensor.columns;
     contents.matrices.push_back(
         {.flat_begin = begin,
@@ -202,7 +197,7 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
          .left_begin = std::exchange(first, first + options.rank * rows),
          .right_begin = std::exchange(second, second + options.rank * tensor.columns),
          .seed = SeedOf(tensor.name)});
-  }
+  });
   return contents;
 }
 

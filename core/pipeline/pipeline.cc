@@ -185,17 +185,9 @@ void Pipeline::KeepUnused(const BucketRun& run) {
   unused_.clear();
   const auto is_null = [](const std::unique_ptr<StageState>& state) { return state == nullptr; };
   if (!spec_.finds_unused || std::all_of(states_.begin(), states_.end(), is_null)) return;
-  const BucketLayout& layout = run.layout();
-  // Backwards, as a slot ends where the next one begins: the gap behind it is counted to it, as in
-  // core/round/slot_state.h.
-  uint64_t end = layout.flat_count;
-  for (auto slot = layout.slots.rbegin(); slot != layout.slots.rend(); ++slot) {
-    const SlotLayout& place = run.plan().slot(*slot);
-    if (place.standalone) continue;
-    const uint64_t begin = (place.offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
-    if (!run.UsedHere(*slot)) KeepUnused(*slot, begin, end);
-    end = begin;
-  }
+  run.plan().ForEachFlatSlot(run.layout(), [&](SlotId slot, uint64_t begin, uint64_t end) {
+    if (!run.UsedHere(slot)) KeepUnused(slot, begin, end);
+  });
 }
 
 void Pipeline::KeepUnused(SlotId slot, uint64_t slot_begin, uint64_t slot_end) {

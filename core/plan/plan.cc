@@ -1,7 +1,9 @@
 #include "core/plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -259,6 +261,20 @@ uint64_t Plan::Hash() const {
   uint64_t hash = 14695981039346656037u;
   for (unsigned char byte : Serialize()) hash = (hash ^ byte) * 1099511628211u;
   return hash;
+}
+
+void Plan::ForEachFlatSlot(const BucketLayout& bucket,
+                           absl::FunctionRef<void(SlotId, uint64_t, uint64_t)> f) const {
+  std::optional<SlotId> before;
+  uint64_t begin = 0;  // of that one
+  for (SlotId id : bucket.slots) {
+    if (slot(id).standalone) continue;
+    const uint64_t end = (slot(id).offset_bytes - bucket.flat_offset_bytes) / SizeOf(bucket.dtype);
+    if (before.has_value()) f(*before, begin, end);
+    before = id;
+    begin = end;
+  }
+  if (before.has_value()) f(*before, begin, std::numeric_limits<uint64_t>::max());
 }
 
 std::string Plan::Describe(BucketId bucket) const {

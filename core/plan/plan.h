@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -121,6 +122,11 @@ class Plan {
   const TensorSpec& tensor(SlotId slot) const { return tensors_[slot.value()]; }
   const SlotLayout& slot(SlotId slot) const { return slots_[slot.value()]; }
   const BucketLayout& bucket(BucketId bucket) const { return buckets_[bucket.value()]; }
+  // Calls f(slot, begin, end) for the slots of a bucket's flat part, in order, with the elements
+  // there that are counted to each: the gap behind it, too, and to the last one all that follows,
+  // because stages that work on whole buffers leave state there.
+  void ForEachFlatSlot(const BucketLayout& bucket,
+                       absl::FunctionRef<void(SlotId, uint64_t, uint64_t)> f) const;
 
   // The layout as text, a header and a line per slot in plan order: what ranks exchange when their
   // hashes differ. Does not depend on the machine, the version or device numbers.

@@ -1,5 +1,6 @@
 #include "core/plan/plan.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -187,6 +188,20 @@ TEST(PlanTest, HashAndFirstDifferenceSeeEveryField) {
 TEST(PlanTest, NamesAreEscapedInTheSerialisedForm) {
   const Plan one = *Plan::Build({Float("a\nb", 1)}, Options(100));
   EXPECT_FALSE(absl::StrContains(one.Serialize(), "a\nb"));
+}
+
+TEST(PlanTest, TheGapBehindASlotCountsToIt) {
+  PlanOptions options = Options(4000);
+  options.standalone_bytes = 400;
+  const Plan plan = *Plan::Build({Float("a", 10), Float("b", 100), Float("c", 20)}, options);
+  std::vector<SlotId> slots;
+  std::vector<uint64_t> bounds;
+  plan.ForEachFlatSlot(plan.bucket(BucketId(0)), [&](SlotId slot, uint64_t begin, uint64_t end) {
+    slots.push_back(slot);
+    bounds.insert(bounds.end(), {begin, end});
+  });
+  EXPECT_THAT(slots, ElementsAre(SlotId(2), SlotId(0)));
+  EXPECT_THAT(bounds, ElementsAre(0, 32, 32, std::numeric_limits<uint64_t>::max()));
 }
 
 TEST(PlanTest, DescribeNamesAFewTensors) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -16,30 +15,6 @@
 
 namespace pelton {
 namespace {
-
-constexpr uint64_t kToTheEnd = std::numeric_limits<uint64_t>::max();
-
-// The places in the flat part where the bucket's slots begin, then the end. The gap behind a slot
-// is counted to it: stages that work on whole buffers leave state there too.
-std::vector<uint64_t> BoundsOf(const Plan& plan, const BucketLayout& bucket,
-                               absl::Span<const SlotId> slots) {
-  std::vector<uint64_t> bounds;
-  for (SlotId slot : slots) {
-    bounds.push_back((plan.slot(slot).offset_bytes - bucket.flat_offset_bytes) /
-                     SizeOf(bucket.dtype));
-  }
-  bounds.push_back(kToTheEnd);
-  return bounds;
-}
-
-// The bucket's slots in its flat part, which lie there in this order.
-std::vector<SlotId> FlatSlotsOf(const Plan& plan, const BucketLayout& bucket) {
-  std::vector<SlotId> slots;
-  for (SlotId slot : bucket.slots) {
-    if (!plan.slot(slot).standalone) slots.push_back(slot);
-  }
-  return slots;
-}
 
 // The share of `slot`, whose elements are those from `slot_begin` to `slot_end` in the flat part.
 void Append(const StateBuffer& buffer, const std::string& key, SlotId slot, uint64_t slot_begin,
@@ -86,8 +61,6 @@ std::vector<SlotStateView> SlotStatesOf(PlanInstance& instance) {
   std::vector<SlotStateView> states;
   for (const BucketLayout& bucket : instance.plan.buckets()) {
     Pipeline& pipeline = instance.pipelines[static_cast<size_t>(bucket.id.value())];
-    const std::vector<SlotId> slots = FlatSlotsOf(instance.plan, bucket);
-    const std::vector<uint64_t> bounds = BoundsOf(instance.plan, bucket, slots);
     absl::flat_hash_map<absl::string_view, int> seen;
     for (size_t i = 0; i < pipeline.stage_count(); ++i) {
       if (pipeline.state(i) == nullptr) continue;
@@ -96,9 +69,9 @@ std::vector<SlotStateView> SlotStatesOf(PlanInstance& instance) {
       const std::string name = number == 1 ? std::string(stage) : absl::StrCat(stage, " ", number);
       for (const StateBuffer& buffer : pipeline.state(i)->buffers()) {
         const std::string key = absl::StrCat(name, "/", buffer.name);
-        for (size_t k = 0; k < slots.size(); ++k) {
-          Append(buffer, key, slots[k], bounds[k], bounds[k + 1], states);
-        }
+        instance.plan.ForEachFlatSlot(bucket, [&](SlotId slot, uint64_t begin, uint64_t end) {
+          Append(buffer, key, slot, begin, end, states);
+        });
       }
     }
   }
