@@ -50,6 +50,7 @@
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/pipeline.h"
 #include "core/pipeline/standard_stages.h"
 
@@ -95,13 +96,13 @@ class ChocoStage final : public Stage {
     takes_part_ = run.layout().flat_count > 0 && meets_anyone;
     if (!takes_part_) return absl::OkStatus();
     const DType dtype = run.layout().dtype;
+    const uint64_t count = run.layout().flat_count;
     if (is_global_) {
       global_.Clear();
-      global_.Add(GlobalMeanOf({dtype, run.layout().flat_count}, run.segments().front().location,
-                               parts_.communicator));
+      global_.Add(AllReduceOf(ReduceOp::kAvg, dtype, count, run.segments().front().location,
+                              parts_.communicator));
       return absl::OkStatus();
     }
-    const uint64_t count = run.layout().flat_count;
     const StateBuffer& told = state->buffers()[kTold];
     difference_.resize(count * SizeOf(told.dtype));
     const Term terms[] = {{run.flat(), 1, dtype}, {told.data, -1, told.dtype}};

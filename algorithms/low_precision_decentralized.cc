@@ -167,15 +167,8 @@ class RingExchangeStage final : public Stage {
   }
 
   void Post(OperationKind kind, int32_t peer, uint64_t offset_bytes) {
-    Operation operation;
-    operation.kind = kind;
-    operation.dtype = DType::kUInt8;
-    operation.count = parts_.message_bytes;
-    operation.peer = peer;
-    operation.communicator = parts_.communicator;
-    const Location message = parts_.messages->At(offset_bytes);
-    kind == OperationKind::kSend ? operation.set_source(message) : operation.set_target(message);
-    batch_.Add(operation);
+    batch_.Add(SendOrReceiveOf(kind, Rank(peer), parts_.message_bytes,
+                               parts_.messages->At(offset_bytes), parts_.communicator));
   }
 
   void Update(const BucketRun& run, const StageState& state) {

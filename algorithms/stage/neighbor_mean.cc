@@ -41,14 +41,7 @@ absl::Status NeighborMessages::Begin(const Neighborhood& neighborhood, Location 
 }
 
 void NeighborMessages::Post(OperationKind kind, Rank peer, Location location) {
-  Operation operation;
-  operation.kind = kind;
-  operation.dtype = DType::kUInt8;
-  operation.count = message_bytes_;
-  operation.peer = peer.value();
-  operation.communicator = communicator_.id();
-  kind == OperationKind::kSend ? operation.set_source(location) : operation.set_target(location);
-  batch_.Add(operation);
+  batch_.Add(SendOrReceiveOf(kind, peer, message_bytes_, location, communicator_.id()));
 }
 
 namespace {
@@ -80,7 +73,7 @@ absl::Status NeighborMean::Begin(const BucketRun& run, std::byte* tensor, Locati
   is_global_ = IsMultiple(run, global_interval_);
   if (is_global_) {
     global_.Clear();
-    global_.Add(GlobalMeanOf(shape_, location, communicator_));
+    global_.Add(AllReduceOf(ReduceOp::kAvg, shape_.dtype, shape_.count, location, communicator_));
     return absl::OkStatus();
   }
   now_ = neighbors_.NeighborsAt(static_cast<uint64_t>(run.round().value()) - 1);
@@ -100,18 +93,6 @@ void NeighborMean::Average() const {
     terms.push_back({messages_.from(i), now_.sources[i].weight, shape_.dtype});
   }
   LinearCombination(terms, {tensor_, shape_.dtype}, shape_.count);
-}
-
-Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, CommunicatorId communicator) {
-  Operation operation;
-  operation.kind = OperationKind::kAllReduce;
-  operation.reduce_op = ReduceOp::kAvg;
-  operation.dtype = shape.dtype;
-  operation.count = shape.count;
-  operation.communicator = communicator;
-  operation.set_source(location);
-  operation.set_target(location);
-  return operation;
 }
 
 std::unique_ptr<Stage> MakeNeighborMeanStage(Communicator& communicator, NeighborMean::Over over,

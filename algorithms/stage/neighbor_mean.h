@@ -102,9 +102,6 @@ class NeighborMean {
   Neighborhood now_;
 };
 
-// The allreduce by which the tensor at `location` becomes the mean over all ranks, in place.
-Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, CommunicatorId communicator);
-
 // The bucket becomes that mean.
 std::unique_ptr<Stage> MakeNeighborMeanStage(Communicator& communicator, NeighborMean::Over over,
                                              const BucketLayout& layout);

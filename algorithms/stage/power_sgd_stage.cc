@@ -309,15 +309,7 @@ class PowerSgdStage final : public Stage {
   }
 
   Operation Mean(DType dtype, Location location, uint64_t count) const {
-    Operation operation;
-    operation.kind = OperationKind::kAllReduce;
-    operation.dtype = dtype;
-    operation.reduce_op = ReduceOp::kAvg;
-    operation.count = count;
-    operation.communicator = ranks_.id();
-    operation.set_source(location);
-    operation.set_target(location);
-    return operation;
+    return AllReduceOf(ReduceOp::kAvg, dtype, count, location, ranks_.id());
   }
 
   void MakeLeft(const BucketRun& run, const Matrix& matrix, StageState& state);

@@ -53,16 +53,8 @@ void RoundPeers::BeginAgreement(uint64_t step) {
   chosen_ = source_->PeerAt(step);
   source_->Prefetch(NextStepAfter(step));
   everyone_knows() = chosen_.has_value() ? 1 : 0;
-  Operation operation;
-  operation.kind = OperationKind::kAllReduce;
-  operation.dtype = DType::kUInt8;
-  operation.reduce_op = ReduceOp::kMin;
-  operation.count = 1;
-  operation.communicator = communicator_;
-  operation.set_source(scratch_->At(0));
-  operation.set_target(scratch_->At(0));
   agreement_.Clear();
-  agreement_.Add(operation);
+  agreement_.Add(AllReduceOf(ReduceOp::kMin, DType::kUInt8, 1, scratch_->At(0), communicator_));
 }
 
 absl::StatusOr<bool> RoundPeers::Advance(BucketRun& run) {

@@ -51,6 +51,31 @@ std::string FieldDifferenceOf(const Operation& mine, Rank rank, const Operation&
 
 }  // namespace
 
+Operation AllReduceOf(ReduceOp op, DType dtype, uint64_t count, Location location,
+                      CommunicatorId communicator) {
+  Operation operation;
+  operation.kind = OperationKind::kAllReduce;
+  operation.dtype = dtype;
+  operation.reduce_op = op;
+  operation.count = count;
+  operation.communicator = communicator;
+  operation.set_source(location);
+  operation.set_target(location);
+  return operation;
+}
+
+Operation SendOrReceiveOf(OperationKind kind, Rank peer, uint64_t size_bytes, Location location,
+                          CommunicatorId communicator) {
+  Operation operation;
+  operation.kind = kind;
+  operation.dtype = DType::kUInt8;
+  operation.count = size_bytes;
+  operation.peer = peer.value();
+  operation.communicator = communicator;
+  kind == OperationKind::kSend ? operation.set_source(location) : operation.set_target(location);
+  return operation;
+}
+
 std::string Describe(const Operation& operation) {
   std::string text = absl::StrCat(NameOf(operation.kind), " #", operation.sequence);
   if (operation.bucket != kNoBucket) {

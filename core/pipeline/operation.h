@@ -61,6 +61,13 @@ struct Operation {
 static_assert(sizeof(Operation) == 64, "an operation is one cache line on the wire");
 static_assert(std::is_trivially_copyable_v<Operation>);
 
+// In place, of `count` elements at `location`.
+Operation AllReduceOf(ReduceOp op, DType dtype, uint64_t count, Location location,
+                      CommunicatorId communicator = {});
+// A send from `location`, or a receive there.
+Operation SendOrReceiveOf(OperationKind kind, Rank peer, uint64_t size_bytes, Location location,
+                          CommunicatorId communicator);
+
 // For error texts: "allreduce #12 of bucket 3 (float32 x 1024, SUM)".
 std::string Describe(const Operation& operation);
 

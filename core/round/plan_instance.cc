@@ -100,15 +100,8 @@ absl::Status RoundUsage::Fill(const BucketRun& run) {
 }
 
 Operation RoundUsage::Maximum() {
-  Operation operation;
-  operation.kind = OperationKind::kAllReduce;
-  operation.dtype = DType::kUInt8;
-  operation.reduce_op = ReduceOp::kMax;
-  operation.count = used_.size();
   const Location bytes = Locate(device_ == nullptr ? used_.data() : on_device_, used_.size());
-  operation.set_source(bytes);
-  operation.set_target(bytes);
-  return operation;
+  return AllReduceOf(ReduceOp::kMax, DType::kUInt8, used_.size(), bytes);
 }
 
 absl::Status RoundUsage::Fetch(const ReadyTracker& tracker, absl::Time deadline) {

@@ -135,12 +135,8 @@ std::string SharedState::NamesOf(absl::Span<const SlotStateView> states) {
 std::vector<Operation> SharedState::Sums() {
   std::vector<Operation> sums;
   for (Array& array : arrays_) {
-    Operation& sum = sums.emplace_back();
-    sum.kind = OperationKind::kAllReduce;
-    sum.dtype = array.dtype;
-    sum.count = begins_.back();
-    sum.set_source(Locate(array.elements.data(), array.elements.size()));
-    sum.set_target(sum.source());
+    const Location elements = Locate(array.elements.data(), array.elements.size());
+    sums.push_back(AllReduceOf(ReduceOp::kSum, array.dtype, begins_.back(), elements));
   }
   return sums;
 }

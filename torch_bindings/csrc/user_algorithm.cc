@@ -117,15 +117,8 @@ class AgreeToStopStage final : public Stage {
 
   absl::Status Start(BucketRun&, StageState*) override {
     wish_ = control_->wants_stop() ? 1 : 0;
-    Operation operation;
-    operation.kind = OperationKind::kAllReduce;
-    operation.dtype = DType::kUInt8;
-    operation.reduce_op = ReduceOp::kMin;
-    operation.count = 1;
-    operation.set_source(Locate(&wish_, 1));
-    operation.set_target(Locate(&wish_, 1));
     batch_.Clear();
-    batch_.Add(operation);
+    batch_.Add(AllReduceOf(ReduceOp::kMin, DType::kUInt8, 1, Locate(&wish_, 1)));
     return absl::OkStatus();
   }
 
