@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/piece_codec.h"
 #include "core/base/check.h"
@@ -31,11 +32,11 @@ namespace {
 // Threads: as CodecRunner. Owns: as CodecRunner.
 class HostCodecRunner final : public CodecRunner {
  public:
-  explicit HostCodecRunner(const CodecRunnerOptions& options)
-      : codec_(options.codec, options.dtype),
-        sum_(options.dtype, PieceCodec::kPieceCount),
+  HostCodecRunner(const CompressedExchangeOptions& options, DType dtype)
+      : codec_(options.codec, dtype),
+        sum_(dtype, PieceCodec::kPieceCount),
         divisor_(options.divisor),
-        residual_bytes_(SizeOf(FeedbackDType(options.dtype))) {}
+        residual_bytes_(SizeOf(FeedbackDType(dtype))) {}
 
   absl::Status ZeroGaps(BucketRun& run) override {
     pelton::ZeroGaps(run.plan(), run.layout(), run.flat());
@@ -92,22 +93,12 @@ class HostCodecRunner final : public CodecRunner {
   const uint64_t residual_bytes_;  // of an element
 };
 
-}  // namespace
-
-std::unique_ptr<CodecRunner> MakeHostCodecRunner(const CodecRunnerOptions& options) {
-  return std::make_unique<HostCodecRunner>(options);
-}
-
-namespace {
-
 // Threads: as CodecRunner. Owns: a share of the codec.
 class DeviceCodecRunner final : public CodecRunner {
  public:
-  DeviceCodecRunner(const CodecRunnerOptions& options, const ExchangeKernels& kernels)
-      : codec_(options.codec),
-        dtype_(options.dtype),
-        divisor_(options.divisor),
-        kernels_(kernels) {}
+  DeviceCodecRunner(const CompressedExchangeOptions& options, DType dtype,
+                    const ExchangeKernels& kernels)
+      : codec_(options.codec), dtype_(dtype), divisor_(options.divisor), kernels_(kernels) {}
 
   absl::Status ZeroGaps(BucketRun& run) override {
     absl::Status status;
@@ -157,9 +148,17 @@ class DeviceCodecRunner final : public CodecRunner {
 
 }  // namespace
 
-std::unique_ptr<CodecRunner> MakeDeviceCodecRunner(const CodecRunnerOptions& options,
-                                                   const ExchangeKernels& kernels) {
-  return std::make_unique<DeviceCodecRunner>(options, kernels);
+absl::StatusOr<std::unique_ptr<CodecRunner>> MakeCodecRunner(
+    const CompressedExchangeOptions& options, DType dtype) {
+  if (options.device == nullptr) return std::make_unique<HostCodecRunner>(options, dtype);
+  const DeviceKind device = options.device->stream().device();
+  const ExchangeKernels* const kernels = options.codec->KernelsOf(device);
+  if (kernels == nullptr || options.error_feedback) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec: it does not work on ", NameOf(device), " memory",
+                     kernels == nullptr ? "" : " with error feedback"));
+  }
+  return std::make_unique<DeviceCodecRunner>(options, dtype, *kernels);
 }
 
 }  // namespace pelton

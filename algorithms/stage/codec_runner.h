@@ -8,7 +8,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "algorithms/codec/codec.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
@@ -47,18 +49,18 @@ class CodecRunner {
                               std::byte* target) = 0;
 };
 
-// Threads: a value. Owns: a share of the codec.
-struct CodecRunnerOptions {
+// Threads: a value. Owns: a share of the codec, which the stages of all buckets use.
+struct CompressedExchangeOptions {
   std::shared_ptr<const Codec> codec;
-  DType dtype = DType::kFloat32;
-  uint64_t divisor = 1;  // of the sum
+  bool error_feedback = false;
+  uint64_t divisor = 1;           // of the sum
+  DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
 };
 
-// In the host's memory.
-std::unique_ptr<CodecRunner> MakeHostCodecRunner(const CodecRunnerOptions& options);
-// In a device's, without error feedback. `kernels` are the codec's there.
-std::unique_ptr<CodecRunner> MakeDeviceCodecRunner(const CodecRunnerOptions& options,
-                                                   const ExchangeKernels& kernels);
+// For a bucket of `dtype`. Errors: InvalidArgument: the codec, or its error feedback, does not work
+// on the device.
+absl::StatusOr<std::unique_ptr<CodecRunner>> MakeCodecRunner(
+    const CompressedExchangeOptions& options, DType dtype);
 
 }  // namespace pelton
 

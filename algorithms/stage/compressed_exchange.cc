@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/codec_runner.h"
 #include "algorithms/stage/piece_codec.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
@@ -269,25 +268,11 @@ Operation CompressedExchangeStage::AllGather(const Part& part) const {
   return operation;
 }
 
-absl::StatusOr<std::unique_ptr<CodecRunner>> MakeRunner(const CompressedExchangeOptions& options,
-                                                        DType dtype) {
-  const CodecRunnerOptions runner{options.codec, dtype, options.divisor};
-  if (options.device == nullptr) return MakeHostCodecRunner(runner);
-  const DeviceKind device = options.device->stream().device();
-  const ExchangeKernels* const kernels = options.codec->KernelsOf(device);
-  if (kernels == nullptr || options.error_feedback) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("codec: it does not work on ", NameOf(device), " memory",
-                     kernels == nullptr ? "" : " with error feedback"));
-  }
-  return MakeDeviceCodecRunner(runner, *kernels);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
     const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks) {
-  ASSIGN_OR_RETURN(std::unique_ptr<CodecRunner> runner, MakeRunner(options, layout.dtype));
+  ASSIGN_OR_RETURN(std::unique_ptr<CodecRunner> runner, MakeCodecRunner(options, layout.dtype));
   auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks, std::move(runner));
   RETURN_IF_ERROR(stage->MakeMessages(absl::StrCat("messages of bucket ", layout.id.value()), ranks,
                                       options.device));

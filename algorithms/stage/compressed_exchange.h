@@ -8,9 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "algorithms/codec/codec.h"
+#include "algorithms/stage/codec_runner.h"
 #include "comm/communicator.h"
-#include "core/memory/device_queue.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
 
@@ -47,14 +46,6 @@ class Chunks {
 inline constexpr absl::string_view kCompressedExchange = "compressed exchange";
 inline constexpr absl::string_view kResidual = "residual";
 inline constexpr absl::string_view kServerResidual = "server_residual";
-
-// Threads: a value. Owns: a share of the codec, which the stages of all buckets use.
-struct CompressedExchangeOptions {
-  std::shared_ptr<const Codec> codec;
-  bool error_feedback = false;
-  uint64_t divisor = 1;           // of the sum
-  DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
-};
 
 // What compressed_algorithm.h says, among `ranks`.
 //
