@@ -112,12 +112,8 @@ class CompressedExchangeStage final : public Stage {
   absl::Status Encode(BucketRun& run, std::byte* residual, const Part& part);
   absl::Status Reduce(BucketRun& run, std::byte* residual, const Part& part);
   absl::Status Decode(BucketRun& run, const Part& part);
-  size_t Add(const Operation& operation) {
-    batch_.Add(operation);
-    return launched_++;
-  }
-  Operation AllToAll(const Part& part) const;
-  Operation AllGather(const Part& part) const;
+  // Between places in the scratch; the operation's number.
+  size_t Launch(OperationKind kind, const Part& part, uint64_t source_at, uint64_t target_at);
 
   // Of a part of `rank`'s chunk: where it begins in the flat part and how many elements it has.
   uint64_t BeginOf(int32_t rank, const Part& part) const {
@@ -197,7 +193,7 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
     if (step_ < parts_.size()) {
       Part& part = parts_[step_];
       RETURN_IF_ERROR(Encode(run, ResidualOf(state, 0), part));
-      part.scatter = Add(AllToAll(part));
+      part.scatter = Launch(OperationKind::kAllToAll, part, part.sent_at, part.received_at);
     }
     action_ = Action::kReduce;
     return true;
@@ -207,7 +203,8 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
       Part& part = parts_[step_ - 1];
       if (batch_.finished() <= part.scatter) return false;
       RETURN_IF_ERROR(Reduce(run, ResidualOf(state, 1), part));
-      part.gather = Add(AllGather(part));
+      part.gather = Launch(OperationKind::kAllGather, part,
+                           part.sent_at + Times(rank_, part.chunk_bytes), part.sent_at);
     }
     action_ = Action::kDecode;
     return true;
@@ -246,26 +243,17 @@ absl::Status CompressedExchangeStage::Decode(BucketRun& run, const Part& part) {
   return absl::OkStatus();
 }
 
-Operation CompressedExchangeStage::AllToAll(const Part& part) const {
+size_t CompressedExchangeStage::Launch(OperationKind kind, const Part& part, uint64_t source_at,
+                                       uint64_t target_at) {
   Operation operation;
-  operation.kind = OperationKind::kAllToAll;
+  operation.kind = kind;
   operation.dtype = DType::kUInt8;
   operation.count = part.chunk_bytes;
   operation.communicator = communicator_;
-  operation.set_source(messages_->At(part.sent_at));
-  operation.set_target(messages_->At(part.received_at));
-  return operation;
-}
-
-Operation CompressedExchangeStage::AllGather(const Part& part) const {
-  Operation operation;
-  operation.kind = OperationKind::kAllGather;
-  operation.dtype = DType::kUInt8;
-  operation.count = part.chunk_bytes;
-  operation.communicator = communicator_;
-  operation.set_source(messages_->At(part.sent_at + Times(rank_, part.chunk_bytes)));
-  operation.set_target(messages_->At(part.sent_at));
-  return operation;
+  operation.set_source(messages_->At(source_at));
+  operation.set_target(messages_->At(target_at));
+  batch_.Add(operation);
+  return launched_++;
 }
 
 }  // namespace
