@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/stage/compressed_exchange.h"
 #include "algorithms/stage/tier_stages.h"
+#include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
@@ -44,18 +45,13 @@ HostPlan PlanOf(const CompressedAllReduceOptions& options, const Tiers& tiers) {
           divisor};
 }
 
-absl::Status AddExchange(Communicator& ranks, const CompressedAllReduceOptions& options,
-                         const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
-  const HostPlan plan = PlanOf(options, tiers);
-  if (plan.share != 1) spec.stages.push_back(MakeScaleStage(plan.share));
-  CompressedExchangeOptions exchange{.codec = options.codec,
-                                     .error_feedback = options.error_feedback,
-                                     .divisor = plan.divisor,
-                                     .device = tiers.device};
-  ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                   MakeCompressedExchangeStage(exchange, layout, ranks));
-  spec.stages.push_back(std::move(stage));
-  return absl::OkStatus();
+// The elements of the slots times `factor`.
+std::unique_ptr<Stage> MakeScaleStage(double factor) {
+  return MakeLocalStage("scale", [factor](const BucketRun& run, auto) {
+    const DType dtype = run.layout().dtype;
+    const Term term = {run.flat(), factor, dtype};
+    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().content_count);
+  });
 }
 
 }  // namespace
@@ -77,11 +73,18 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
     spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
     return spec;
   }
-  const auto add_exchange = [&](Communicator& ranks, const std::vector<int32_t>&) {
-    return AddExchange(ranks, options, layout, tiers, spec);
+  const HostPlan plan = PlanOf(options, tiers);
+  const CompressedExchangeOptions exchange{.codec = options.codec,
+                                           .error_feedback = options.error_feedback,
+                                           .divisor = plan.divisor,
+                                           .device = tiers.device};
+  const auto add_exchange = [&](Communicator& ranks, const std::vector<int32_t>&) -> absl::Status {
+    if (plan.share != 1) spec.stages.push_back(MakeScaleStage(plan.share));
+    ASSIGN_OR_RETURN(spec.stages.emplace_back(),
+                     MakeCompressedExchangeStage(exchange, layout, ranks));
+    return absl::OkStatus();
   };
-  RETURN_IF_ERROR(
-      AddExchangeOfPeers(tiers, tiers.are_open(), PlanOf(options, tiers).op, add_exchange, spec));
+  RETURN_IF_ERROR(AddExchangeOfPeers(tiers, tiers.are_open(), plan.op, add_exchange, spec));
   return spec;
 }
 

@@ -55,14 +55,6 @@ std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayo
   return MakeLocalStage(name, deliver, std::move(kept));
 }
 
-std::unique_ptr<Stage> MakeScaleStage(double factor) {
-  return MakeLocalStage("scale", [factor](const BucketRun& run, auto) {
-    const DType dtype = run.layout().dtype;
-    const Term term = {run.flat(), factor, dtype};
-    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().content_count);
-  });
-}
-
 absl::Status AddExchangeOfPeers(const Tiers& tiers, bool hosts_are_peers, ReduceOp op,
                                 PeerExchange add_exchange, PipelineSpec& spec) {
   if (!hosts_are_peers) {

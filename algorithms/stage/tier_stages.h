@@ -33,9 +33,6 @@ struct HeldBack {
 std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
                                         const std::vector<HeldBack>& buffers, double factor = 1);
 
-// The elements of the slots times `factor`, in the host's memory.
-std::unique_ptr<Stage> MakeScaleStage(double factor);
-
 // Appends the stages of an exchange among ranks that each stand for so many of the group's, those
 // of `sizes`, by rank in `ranks`.
 using PeerExchange =
