@@ -238,8 +238,7 @@ class LowPrecisionDecentralized final : public Algorithm {
                            const BucketLayout& layout, PipelineSpec& spec) const {
     if (sizes.size() == 1) {
       if (compression_.error_feedback()) {
-        spec.stages.push_back(
-            MakeDeliverStage(kRingExchange, layout, {{kResidualName, StateScope::kOwn}}));
+        spec.stages.push_back(MakeDeliverStage(kRingExchange, layout, {{.name = kResidualName}}));
       }
       spec.stages.push_back(MakeLocalStage("no-op exchange", [](auto&&...) {}));
       return absl::OkStatus();

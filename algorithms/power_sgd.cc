@@ -54,7 +54,7 @@ class PowerSgd final : public Algorithm {
     if (tiers.device == nullptr) {
       spec.stages.push_back(MakeDeliverStage(
           kPowerSgd, layout,
-          {{kPowerSgdError, StateScope::kOwn}, {kPowerSgdQuery, StateScope::kCommon}}));
+          {{.name = kPowerSgdError}, {.name = kPowerSgdQuery, .scope = StateScope::kCommon}}));
     }
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
     return spec;

@@ -68,7 +68,7 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
       const double share = options.average ? 1 : 1.0 / tiers.all->world_size().value();
       spec.stages.push_back(MakeDeliverStage(
           kCompressedExchange, layout,
-          {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kPassedOn}}, share));
+          {{.name = kResidual}, {.name = kServerResidual, .scope = StateScope::kPassedOn}}, share));
     }
     spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
     return spec;

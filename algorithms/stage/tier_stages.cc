@@ -39,13 +39,10 @@ std::unique_ptr<Stage> MakeHostStage(absl::string_view name, const Tiers& tiers,
 }  // namespace
 
 std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
-                                        const std::vector<HeldBack>& buffers, double factor) {
-  std::vector<StateBuffer> kept;
-  for (const HeldBack& buffer : buffers) {
-    kept.push_back({.name = buffer.name,
-                    .dtype = FeedbackDType(layout.dtype),
-                    .scope = buffer.scope,
-                    .count = layout.content_count});
+                                        std::vector<StateBuffer> kept, double factor) {
+  for (StateBuffer& buffer : kept) {
+    buffer.dtype = FeedbackDType(layout.dtype);
+    buffer.count = layout.content_count;
   }
   const auto deliver = [factor](const BucketRun& run, absl::Span<const StateBuffer> kept) {
     for (const StateBuffer& buffer : kept) {

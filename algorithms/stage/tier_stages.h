@@ -17,21 +17,14 @@
 
 namespace pelton {
 
-// What error feedback has held back, where nothing is encoded: alone, or on one host.
-
-// Threads: a value. Owns: nothing; the name is a literal.
-struct HeldBack {
-  absl::string_view name;
-  StateScope scope = StateScope::kOwn;
-};
-
-// Adds `factor` times what it keeps to the bucket, and keeps zeros from then on; what is
-// common it only keeps, for a larger group that may go on from it. It has something to add
-// only where a group of another size, whose messages lacked it, has left its state to this one
-// (core/round/model_state.h). `name` and `buffers` are those of the stage that encodes in larger
-// groups. Every rank keeps all of it, so that what comes of a sum over several needs their shares.
+// What error feedback has held back, where nothing is encoded: alone, or on one host. Adds `factor`
+// times what it keeps to the bucket, and keeps zeros from then on; what is common it only keeps,
+// for a larger group that may go on from it. It has something to add only where a group of another
+// size, whose messages lacked it, has left its state to this one (core/round/model_state.h).
+// `name`, and the names and scopes in `kept`, are those of the stage that encodes in larger groups.
+// Every rank keeps all of it, so that what comes of a sum over several needs their shares.
 std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
-                                        const std::vector<HeldBack>& buffers, double factor = 1);
+                                        std::vector<StateBuffer> kept, double factor = 1);
 
 // Appends the stages of an exchange among ranks that each stand for so many of the group's, those
 // of `sizes`, by rank in `ranks`.
