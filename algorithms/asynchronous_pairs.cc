@@ -2,7 +2,7 @@
 // weights with one other rank at a time, in rounds of its own. No rank waits for another one,
 // whatever the graph, and a slow rank holds up nobody.
 //
-// A round at rank i, over windows (MakePairExchangeStage below):
+// A round at rank i, over windows (PairExchangeStage below):
 //   x = weights + what answers to this rank's offers have given
 //   for each offer x_k that lies here: d = (x_k - x) / 2; x += d, and -d is given back to rank k
 //   x is offered to one neighbour, the next in turn
@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/graph_algorithm.h"
 #include "algorithms/stage/graph_options.h"
 #include "comm/graph/graph_sequence.h"
@@ -86,6 +87,25 @@ class CountedElements {
   DType dtype_;
 };
 
+// Means of two ranks at a time, by windows, with rounds that no other rank takes part in.
+//
+// A bucket, weights x, becomes by how much x is to change. In a round of its own a rank
+//   collects what answers to its own offers gave it: x += their sum;
+//   answers each offer x_k that lies here: d = (x_k - x) / 2, x += d, and gives -d to rank k;
+//   withdraws its last offer, if that is unanswered and was made to another rank;
+//   offers x, as it is then, to one neighbour, the next in turn among those that it has in the
+//   graph of the round.
+// An offer is answered once, and each d is added at one end and -d at the other, so that the sum
+// over all ranks stays what it is, up to rounding, once every rank has collected (MASS-1). A rank
+// has one offer at a time: answers to several old ones together would take it past the others'
+// mean. Offers go along the edges, and answers come back along them, so that the graphs need be no
+// symmetric ones; their weights are not looked at.
+//
+// A round in RoundMode::kCollecting gives nothing: it collects, and forgets the offers that lie
+// here. After it nothing is left between ranks.
+//
+// Works in float64 for float64, else in float32. Blocks: never inside a host, but in Open, as
+// WindowSource::Make.
 // Threads: as Stage. Owns: its windows, their tensors, and its scratch.
 class PairExchangeStage final : public Stage {
  public:
@@ -96,7 +116,7 @@ class PairExchangeStage final : public Stage {
         neighbors_(std::move(neighbors)),
         windows_(*tiers.windows),
         count_(layout.flat_count),
-        dtype_(layout.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32),
+        dtype_(FeedbackDType(layout.dtype)),
         weights_(count_, dtype_),
         change_(count_, dtype_),
         difference_(count_, dtype_),
@@ -226,34 +246,6 @@ class PairExchangeStage final : public Stage {
   WindowAccess access_;        // of the round
 };
 
-// Means of two ranks at a time, by windows, with rounds that no other rank takes part in.
-//
-// A bucket, weights x, becomes by how much x is to change. In a round of its own a rank
-//   collects what answers to its own offers gave it: x += their sum;
-//   answers each offer x_k that lies here: d = (x_k - x) / 2, x += d, and gives -d to rank k;
-//   withdraws its last offer, if that is unanswered and was made to another rank;
-//   offers x, as it is then, to one neighbour, the next in turn among those that it has in the
-//   graph of the round.
-// An offer is answered once, and each d is added at one end and -d at the other, so that the sum
-// over all ranks stays what it is, up to rounding, once every rank has collected (MASS-1). A rank
-// has one offer at a time: answers to several old ones together would take it past the others'
-// mean. Offers go along the edges, and answers come back along them, so that the graphs need be no
-// symmetric ones; their weights are not looked at.
-//
-// A round in RoundMode::kCollecting gives nothing: it collects, and forgets the offers that lie
-// here. After it nothing is left between ranks.
-//
-// Works in float64 for float64, else in float32. Blocks: the stage never inside a host; its making
-// and Errors: as WindowSource::Make.
-absl::StatusOr<std::unique_ptr<Stage>> MakePairExchangeStage(
-    const BucketLayout& layout, const Tiers& tiers, std::unique_ptr<GraphSequence> graphs) {
-  auto stage =
-      std::make_unique<PairExchangeStage>(layout, tiers, std::max<uint64_t>(1, graphs->period()),
-                                          NeighborsOf(tiers.all->rank(), *graphs));
-  RETURN_IF_ERROR(stage->Open(layout, std::move(graphs)));
-  return stage;
-}
-
 // Threads: as Algorithm. Owns: its options.
 class AsynchronousPairs final : public AloneAlgorithm {
  public:
@@ -267,7 +259,11 @@ class AsynchronousPairs final : public AloneAlgorithm {
   absl::StatusOr<std::unique_ptr<Stage>> StageFor(
       const BucketLayout& layout, const Tiers& tiers,
       std::unique_ptr<GraphSequence> graphs) const override {
-    return MakePairExchangeStage(layout, tiers, std::move(graphs));
+    auto stage =
+        std::make_unique<PairExchangeStage>(layout, tiers, std::max<uint64_t>(1, graphs->period()),
+                                            NeighborsOf(tiers.all->rank(), *graphs));
+    RETURN_IF_ERROR(stage->Open(layout, std::move(graphs)));
+    return stage;
   }
 };
 

@@ -2,7 +2,7 @@
 // weights along the edges of a graph that may be directed and change, in rounds of its own. No rank
 // waits for another one.
 //
-// A round at rank i, over a window (MakePushToWindowsStage below), with the numerator s that
+// A round at rank i, over a window (PushToWindowsStage below), with the numerator s that
 // begins as the weights and the share w that begins at 1:
 //   s += by how much training has changed the weights
 //   s, w += what lies in this rank's slots
@@ -17,7 +17,7 @@
 // When all have been asked to stop, each has a last round that only collects; s and w go on after
 // it, from whichever weights there are then.
 //
-// A rank whose rounds stand still holds up nobody on its own host (MakePushToWindowsStage); ranks
+// A rank whose rounds stand still holds up nobody on its own host (PushToWindowsStage); ranks
 // on other hosts may have too little to give until it goes on. Nobody's training waits.
 //
 // Steps: one accumulate per bucket, destination and round, and one update. Bytes: for a bucket of B
@@ -72,6 +72,34 @@ double PartOf(size_t count) {
   return std::floor(kSteps / static_cast<double>(count)) / kSteps;
 }
 
+// Push-sum by windows, with rounds that no other rank takes part in.
+//
+// A bucket, weights x, becomes by how much x is to change. Of each bucket a rank has the numerator
+// s, which begins as x, and the share w, which begins at 1; z = s / w are its weights. In a round
+// of its own a rank
+//   adds what training has changed since its last round: s += x - z, with z as that round left it;
+//   collects what lies in its slots, shares of s and of w: both are added;
+//   gives, if w >= kEnoughToGive, 1 / (1 + destinations) of s and of w to each of its destinations
+//   in the graph that have collected what it gave them before, and keeps the rest;
+//   has z = s / w for its weights.
+// The window has w behind the elements of s, so that a rank never sees a share of one without that
+// of the other. What is given is taken from the giver, so that the sums of s and of w over all
+// ranks and slots stay what they are, up to rounding, in any interleaving (MASS-1). They are kept
+// and not the mean of z. Each rank goes through the graphs by the number of rounds in which it has
+// had enough to give, so that it uses each of them, however often it has not. Weights of the graphs
+// are not looked at.
+//
+// A rank whose rounds stand still holds up nobody: it takes one share from each rank that has an
+// edge to it, and the others go on with the rest. Of a rank on another host it is not known what it
+// has collected, so that it takes shares until those that give to it have too little.
+//
+// A round in RoundMode::kCollecting collects and gives nothing: after it nothing is left between
+// ranks. What has changed the weights until the next round is no training then, or not of this sum:
+// they may have been loaded. So that round begins with s = w x. Without such a change s and w go on
+// as they were.
+//
+// Works in float64 for float64, else in float32. Blocks: never inside a host, but in Open, as
+// WindowSource::Make.
 // Threads: as Stage. Owns: its window and the memory of s and w, and the weights that it left.
 class PushToWindowsStage final : public Stage {
  public:
@@ -168,41 +196,6 @@ class PushToWindowsStage final : public Stage {
   WindowAccess access_;   // of the round
 };
 
-// Push-sum by windows, with rounds that no other rank takes part in.
-//
-// A bucket, weights x, becomes by how much x is to change. Of each bucket a rank has the numerator
-// s, which begins as x, and the share w, which begins at 1; z = s / w are its weights. In a round
-// of its own a rank
-//   adds what training has changed since its last round: s += x - z, with z as that round left it;
-//   collects what lies in its slots, shares of s and of w: both are added;
-//   gives, if w >= kEnoughToGive, 1 / (1 + destinations) of s and of w to each of its destinations
-//   in the graph that have collected what it gave them before, and keeps the rest;
-//   has z = s / w for its weights.
-// The window has w behind the elements of s, so that a rank never sees a share of one without that
-// of the other. What is given is taken from the giver, so that the sums of s and of w over all
-// ranks and slots stay what they are, up to rounding, in any interleaving (MASS-1). They are kept
-// and not the mean of z. Each rank goes through the graphs by the number of rounds in which it has
-// had enough to give, so that it uses each of them, however often it has not. Weights of the graphs
-// are not looked at.
-//
-// A rank whose rounds stand still holds up nobody: it takes one share from each rank that has an
-// edge to it, and the others go on with the rest. Of a rank on another host it is not known what it
-// has collected, so that it takes shares until those that give to it have too little.
-//
-// A round in RoundMode::kCollecting collects and gives nothing: after it nothing is left between
-// ranks. What has changed the weights until the next round is no training then, or not of this sum:
-// they may have been loaded. So that round begins with s = w x. Without such a change s and w go on
-// as they were.
-//
-// Works in float64 for float64, else in float32. Blocks: the stage never inside a host; its making
-// and Errors: as WindowSource::Make.
-absl::StatusOr<std::unique_ptr<Stage>> MakePushToWindowsStage(
-    const BucketLayout& layout, const Tiers& tiers, std::unique_ptr<GraphSequence> graphs) {
-  auto stage = std::make_unique<PushToWindowsStage>(layout, tiers);
-  RETURN_IF_ERROR(stage->Open(layout, std::move(graphs)));
-  return stage;
-}
-
 // Threads: as Algorithm. Owns: its options.
 class AsynchronousPushSum final : public AloneAlgorithm {
  public:
@@ -218,7 +211,9 @@ class AsynchronousPushSum final : public AloneAlgorithm {
   absl::StatusOr<std::unique_ptr<Stage>> StageFor(
       const BucketLayout& layout, const Tiers& tiers,
       std::unique_ptr<GraphSequence> graphs) const override {
-    return MakePushToWindowsStage(layout, tiers, std::move(graphs));
+    auto stage = std::make_unique<PushToWindowsStage>(layout, tiers);
+    RETURN_IF_ERROR(stage->Open(layout, std::move(graphs)));
+    return stage;
   }
 };
 
