@@ -50,18 +50,12 @@
 namespace pelton {
 namespace {
 
-// The weights after the last round, which the first stage of a bucket keeps and the last one
-// writes. Threads: its stages'. Owns: nothing.
-struct LastWeights {
-  std::byte* data = nullptr;
-};
-
 // The bucket, x', becomes x - y.
 // Threads: as Stage. Owns: the message.
 class TrackStage final : public Stage {
  public:
   TrackStage(std::unique_ptr<NeighborMean> mean, std::unique_ptr<Scratch> message,
-             std::shared_ptr<LastWeights> last)
+             std::shared_ptr<StateBuffer> last)
       : mean_(std::move(mean)), message_(std::move(message)), last_(std::move(last)) {}
   absl::string_view name() const override { return "tracking"; }
 
@@ -80,7 +74,7 @@ class TrackStage final : public Stage {
 
   absl::Status Start(BucketRun& run, StageState* state) override {
     const uint64_t count = run.layout().flat_count;
-    last_->data = state->buffers()[kWeights].data;
+    *last_ = state->buffers()[kWeights];
     if (count == 0) return absl::OkStatus();
     const DType dtype = run.layout().dtype;
     const StateBuffer& mean = state->buffers()[kMeanStep];
@@ -115,7 +109,7 @@ class TrackStage final : public Stage {
 
   const std::unique_ptr<NeighborMean> mean_;
   const std::unique_ptr<Scratch> message_;
-  const std::shared_ptr<LastWeights> last_;
+  const std::shared_ptr<StateBuffer> last_;  // the weights, shared with the stage that writes them
 };
 
 // Threads: as Algorithm. Owns: its options.
@@ -132,7 +126,7 @@ class GradientTracking final : public GraphAlgorithm {
   }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
-    const auto last = std::make_shared<LastWeights>();
+    const auto last = std::make_shared<StateBuffer>();
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> track, MakeTrackStage(layout, tiers, last));
     ASSIGN_OR_RETURN(NeighborMean::Over over, MakeOver(tiers));
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
@@ -155,7 +149,7 @@ class GradientTracking final : public GraphAlgorithm {
 
   absl::StatusOr<std::unique_ptr<Stage>> MakeTrackStage(const BucketLayout& layout,
                                                         const Tiers& tiers,
-                                                        std::shared_ptr<LastWeights> last) const {
+                                                        std::shared_ptr<StateBuffer> last) const {
     const NeighborMean::Shape shape = {FeedbackDType(layout.dtype), layout.flat_count};
     ASSIGN_OR_RETURN(
         std::unique_ptr<Scratch> message,
