@@ -44,15 +44,14 @@ std::unique_ptr<Stage> MakeProgressStage(const BucketLayout& layout,
 void Step(const OuterStepOptions& options, const Term& gradient, const Term& velocity,
           CombinationTarget anchor, uint64_t count) {
   const double rate = options.learning_rate;
-  const Term before = {anchor.data, 1, anchor.dtype};
-  const Term down = {gradient.data, -rate, gradient.dtype};
-  if (velocity.data == nullptr) return LinearCombination({before, down}, anchor, count);
-  if (!options.nesterov) {
-    const Term along = {velocity.data, -rate, velocity.dtype};
-    return LinearCombination({before, along}, anchor, count);
+  const bool has_momentum = velocity.data != nullptr;
+  std::vector<Term> terms = {{anchor.data, 1, anchor.dtype}};
+  if (!has_momentum || options.nesterov) terms.push_back({gradient.data, -rate, gradient.dtype});
+  if (has_momentum) {
+    const double along = options.nesterov ? -rate * options.momentum : -rate;
+    terms.push_back({velocity.data, along, velocity.dtype});
   }
-  const Term ahead = {velocity.data, -rate * options.momentum, velocity.dtype};
-  LinearCombination({before, down, ahead}, anchor, count);
+  LinearCombination(terms, anchor, count);
 }
 
 // The bucket, the mean g of the ranks' progress, becomes the anchor after its step.
