@@ -54,8 +54,6 @@ class DiLoCo final : public Algorithm {
   }
   absl::Status CheckOptions() override {
     RETURN_IF_ERROR(compression_.Finish());
-    outer_.codec = compression_.codec();
-    outer_.error_feedback = compression_.error_feedback();
     if (interval_ % fragments_ != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "option fragments is ", fragments_, ", which does not divide the interval, ", interval_));
@@ -78,7 +76,7 @@ class DiLoCo final : public Algorithm {
             .delay = delay_,
             .commit = {.kept = mix, .taken = 1 - mix}};
   }
-  bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
+  bool IsHierarchical() const override { return hierarchical_ && compression_.codec() != nullptr; }
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
     return IsCombinable(tensor.dtype) && compression_.Takes(tensor.dtype);
@@ -88,7 +86,7 @@ class DiLoCo final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, spec));
+    RETURN_IF_ERROR(AddOuterStep(outer_, compression_, layout, tiers, spec));
     spec.period = fragments_;
     spec.phase = static_cast<uint64_t>(layout.id.value()) % fragments_;
     return spec;

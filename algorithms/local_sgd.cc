@@ -59,9 +59,7 @@ class LocalSgd final : public Algorithm {
       spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
       return spec;
     }
-    const OuterStepOptions mean{.codec = compression_.codec(),
-                                .error_feedback = compression_.error_feedback()};
-    RETURN_IF_ERROR(AddOuterStep(mean, layout, tiers, spec));
+    RETURN_IF_ERROR(AddOuterStep({}, compression_, layout, tiers, spec));
     return spec;
   }
 

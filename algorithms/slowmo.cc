@@ -70,8 +70,6 @@ class SlowMo final : public Algorithm {
           absl::StrCat("option base.", base_options_.begin()->first,
                        " is given, but option base is 'none', which has no graph"));
     }
-    outer_.codec = compression_.codec();
-    outer_.error_feedback = compression_.error_feedback();
     return absl::OkStatus();
   }
   std::string BytesSent() const override {
@@ -86,7 +84,7 @@ class SlowMo final : public Algorithm {
             .first_step = interval,
             .interval = interval};
   }
-  bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
+  bool IsHierarchical() const override { return hierarchical_ && compression_.codec() != nullptr; }
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
     return IsCombinable(tensor.dtype) && compression_.Takes(tensor.dtype);
@@ -96,12 +94,12 @@ class SlowMo final : public Algorithm {
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
     if (!has_graph()) {
-      RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, spec));
+      RETURN_IF_ERROR(AddOuterStep(outer_, compression_, layout, tiers, spec));
       return spec;
     }
     RETURN_IF_ERROR(AddNeighborMean(*tiers.all, layout, spec));
     PipelineSpec slow;
-    RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, slow));
+    RETURN_IF_ERROR(AddOuterStep(outer_, compression_, layout, tiers, slow));
     for (std::unique_ptr<Stage>& stage : slow.stages) {
       spec.stages.push_back(
           MakeStageOfRounds(std::move(stage), WhichRounds::kMultiples, interval_));

@@ -1,12 +1,12 @@
 #include "algorithms/stage/outer_step.h"
 
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/compressed_algorithm.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/pipeline.h"
@@ -83,15 +83,15 @@ std::unique_ptr<Stage> MakeOuterStepStage(const OuterStepOptions& options,
 
 }  // namespace
 
-absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
-                          const Tiers& tiers, PipelineSpec& spec) {
+absl::Status AddOuterStep(const OuterStepOptions& options, const CompressionOptions& compression,
+                          const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
   const auto anchor = std::make_shared<Anchor>();
   spec.stages.push_back(MakeProgressStage(layout, anchor));
-  if (options.codec == nullptr) {
+  if (compression.codec() == nullptr) {
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
   } else {
-    const CompressedAllReduceOptions exchange{.codec = options.codec,
-                                              .error_feedback = options.error_feedback};
+    const CompressedAllReduceOptions exchange{.codec = compression.codec(),
+                                              .error_feedback = compression.error_feedback()};
     ASSIGN_OR_RETURN(PipelineSpec compressed, CompressedAllReduce(exchange, layout, tiers));
     for (std::unique_ptr<Stage>& stage : compressed.stages) {
       spec.stages.push_back(std::move(stage));

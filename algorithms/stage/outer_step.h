@@ -11,30 +11,26 @@
 #ifndef PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
 #define PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
 
-#include <memory>
-
 #include "absl/status/status.h"
-#include "algorithms/codec/codec.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "comm/tiers.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
 
 namespace pelton {
 
-// Threads: a value. Owns: a share of the codec.
+// Threads: a value. Owns: nothing.
 struct OuterStepOptions {
   double learning_rate = 1;
   double momentum = 0;
   bool nesterov = true;
-  // Of the messages, as CompressedAllReduceOptions; null: an allreduce in full precision.
-  std::shared_ptr<const Codec> codec = {};
-  bool error_feedback = false;
 };
 
 // Appends the stages to `spec`, whose bucket then holds a rank's weights before them and the anchor
-// after them. Errors: those of CompressedAllReduce.
-absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
-                          const Tiers& tiers, PipelineSpec& spec);
+// after them. Without a codec the exchange is an allreduce in full precision. Errors: those of
+// CompressedAllReduce.
+absl::Status AddOuterStep(const OuterStepOptions& options, const CompressionOptions& compression,
+                          const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec);
 
 // Appends the stages without the exchange: what the bucket holds before them is the mean with
 // whomever this rank has met, and anchor and velocity are this rank's own.
