@@ -199,9 +199,7 @@ class PushToWindowsStage final : public Stage {
 // Threads: as Algorithm. Owns: its options.
 class AsynchronousPushSum final : public AloneAlgorithm {
  public:
-  AsynchronousPushSum()
-      : AloneAlgorithm(GraphOptions("one_peer_exponential"),
-                       "what ranks give their neighbours has to add up to what they had") {}
+  AsynchronousPushSum() : AloneAlgorithm(GraphOptions("one_peer_exponential")) {}
   std::string BytesSent() const override {
     return "B and one element to each destination, 16-bit tensors as float32, and nothing in a "
            "round in which it has too little to give";

@@ -11,9 +11,13 @@ namespace pelton {
 
 void GraphAlgorithm::BindOptions(OptionTable& table) {
   graph_.Bind(table);
-  table.Refuse("codec",
-               "what ranks give their neighbours has to add up to what they had, which a codec's "
-               "rounding would undo; choco_sgd averages over a graph with a codec");
+  RefuseOptions(table);
+}
+
+void GraphAlgorithm::RefuseOptions(OptionTable& table) const {
+  table.Refuse("codec", absl::StrCat(why_no_codec_,
+                                     ", which a codec's rounding would undo; "
+                                     "choco_sgd averages over a graph with a codec"));
   table.Refuse("hierarchical", std::string(GraphOptions::kWhyNotHierarchical));
 }
 
@@ -35,11 +39,8 @@ absl::StatusOr<NeighborMean::Over> GraphAlgorithm::OverEqualShares(const Tiers& 
 void AloneAlgorithm::BindOptions(OptionTable& table) {
   table.Count("sync_interval_ms", &pause_ms_, 0,
               "from the end of a round to the start of the next; milliseconds");
-  graph_.BindGraph(table);
-  table.Refuse("codec", absl::StrCat(why_no_codec_,
-                                     ", which a codec's rounding would undo; "
-                                     "choco_sgd averages over a graph with a codec"));
-  table.Refuse("hierarchical", std::string(GraphOptions::kWhyNotHierarchical));
+  graph().BindGraph(table);
+  RefuseOptions(table);
 }
 
 Schedule AloneAlgorithm::schedule() const {
@@ -50,15 +51,11 @@ Schedule AloneAlgorithm::schedule() const {
           .commit = {.kept = 1, .taken = 1}};
 }
 
-PlanConstraints AloneAlgorithm::Constraints() const { return {.allows_standalone = false}; }
-
-bool AloneAlgorithm::Takes(const TensorSpec& tensor) const { return IsCombinable(tensor.dtype); }
-
 absl::StatusOr<PipelineSpec> AloneAlgorithm::StagesFor(const BucketLayout& layout,
                                                        const Tiers& tiers) {
   PipelineSpec spec;
   ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
-                   graph_.EqualShares(tiers.all->world_size()));
+                   graph().EqualShares(tiers.all->world_size()));
   ASSIGN_OR_RETURN(spec.stages.emplace_back(), StageFor(layout, tiers, std::move(graphs)));
   return spec;
 }

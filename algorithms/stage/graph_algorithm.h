@@ -16,7 +16,7 @@
 
 namespace pelton {
 
-// An average over a graph after an optimizer's step.
+// An average over a graph after an optimizer's step, where its subclass says nothing else.
 // Threads: as Algorithm. Owns: its options.
 class GraphAlgorithm : public Algorithm {
  public:
@@ -28,10 +28,16 @@ class GraphAlgorithm : public Algorithm {
   bool RanksAgree() const override { return false; }
 
  protected:
-  GraphAlgorithm() = default;
-  explicit GraphAlgorithm(GraphOptions graph) : graph_(std::move(graph)) {}
+  // `why_no_codec`: what a codec's rounding would undo; a literal.
+  explicit GraphAlgorithm(GraphOptions graph = GraphOptions(),
+                          absl::string_view why_no_codec =
+                              "what ranks give their neighbours has to add up to what they had")
+      : graph_(std::move(graph)), why_no_codec_(why_no_codec) {}
 
+  GraphOptions& graph() { return graph_; }
   const GraphOptions& graph() const { return graph_; }
+  // Those of a codec and of hosts, with the reasons.
+  void RefuseOptions(OptionTable& table) const;
   // For a mean over the graph as it is. Errors: those of GraphOptions::Balanced.
   absl::StatusOr<NeighborMean::Over> OverBalanced(const Tiers& tiers) const;
   // For shares over its edges. Errors: those of GraphOptions::EqualShares.
@@ -39,26 +45,22 @@ class GraphAlgorithm : public Algorithm {
 
  private:
   GraphOptions graph_;
+  const absl::string_view why_no_codec_;
 };
 
 // An average over a graph beside training, by windows and in rounds of each rank's own.
 // Threads: as Algorithm. Owns: its options.
-class AloneAlgorithm : public Algorithm {
+class AloneAlgorithm : public GraphAlgorithm {
  public:
   // The pause and the graph. Refuses the options of choco_sgd's codec, with the reason.
   void BindOptions(OptionTable& table) override;
   Schedule schedule() const override;
-  PlanConstraints Constraints() const override;
-  bool Takes(const TensorSpec& tensor) const override;
   bool UsesWindows() const override { return true; }
-  bool RanksAgree() const override { return false; }
   bool Repeats() const override { return false; }
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) final;
 
  protected:
-  // `why_no_codec`: what a codec's rounding would undo; outlives this.
-  AloneAlgorithm(GraphOptions graph, absl::string_view why_no_codec)
-      : graph_(std::move(graph)), why_no_codec_(why_no_codec) {}
+  using GraphAlgorithm::GraphAlgorithm;
 
   virtual absl::StatusOr<std::unique_ptr<Stage>> StageFor(
       const BucketLayout& layout, const Tiers& tiers,
@@ -66,8 +68,6 @@ class AloneAlgorithm : public Algorithm {
 
  private:
   uint64_t pause_ms_ = 500;
-  GraphOptions graph_;
-  const absl::string_view why_no_codec_;
 };
 
 }  // namespace pelton
