@@ -9,7 +9,11 @@
 // finds with what it noted, so that either answer is right. The sanitizer does not see
 // memfd_create, nor a close inside gRPC, and takes fstat of memory whose descriptor was a
 // connection's before for a use of that connection; gcc 12's calls it by the interceptor's name.
+extern "C" const char* __tsan_default_options();
 extern "C" const char* __tsan_default_suppressions();
+
+// Whoever asks for more memory than there is gets none, as without the sanitizer.
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 extern "C" const char* __tsan_default_suppressions() {
   return "race:libgrpc.so\nrace:libgrpc++.so\nrace:libgpr.so\nrace:libupb.so\n"
