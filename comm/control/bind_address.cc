@@ -50,9 +50,13 @@ bool IsLoopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 
-// Of the addresses that `name` stands for, one that other hosts can reach, before those of loopback
-// (Debian gives 127.0.1.1 to a machine's own name), and IPv4 before IPv6. `flags`: of getaddrinfo.
-// Empty if there is none.
+// Such an address means nothing without the name of an interface, which getaddrinfo does not give.
+bool IsLinkLocal(const sockaddr* address) {
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
+// `flags`: of getaddrinfo. Empty if there is none.
 std::string AddressOfHost(const std::string& name, int flags) {
   addrinfo hints = {};
   hints.ai_flags = flags;
@@ -60,24 +64,21 @@ std::string AddressOfHost(const std::string& name, int flags) {
   addrinfo* list = nullptr;
   if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return "";
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
-  for (const bool is_loopback : {false, true}) {
-    for (const int family : {AF_INET, AF_INET6}) {
-      for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-        if (entry->ai_family != family || IsLoopback(entry->ai_addr) != is_loopback) continue;
-        return ToText(entry->ai_addr);
-      }
-    }
-  }
-  return "";
+  return BestAddressOf(list);
+}
+
+bool IsWildcard(const std::string& address) {
+  // The last is IPv4's in IPv6, at which all IPv4 interfaces listen.
+  return address == "0.0.0.0" || address == "[::]" || address == "[::ffff:0.0.0.0]";
 }
 
 absl::StatusOr<std::string> CheckBindAddress(const std::string& interface,
                                              const std::string& address, const char* otherwise) {
   if (address.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("interface: '", interface, "' is no address", otherwise));
+        absl::StrCat("interface: '", interface, "' is no address to listen at", otherwise));
   }
-  if (address == "0.0.0.0" || address == "[::]") {
+  if (IsWildcard(address)) {
     return absl::InvalidArgumentError(
         absl::StrCat("interface: is '", interface, "', would listen on every interface"));
   }
@@ -85,6 +86,18 @@ absl::StatusOr<std::string> CheckBindAddress(const std::string& interface,
 }
 
 }  // namespace
+
+std::string BestAddressOf(const addrinfo* list) {
+  for (const bool is_loopback : {false, true}) {
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+        if (entry->ai_family != family || IsLoopback(entry->ai_addr) != is_loopback) continue;
+        if (!IsLinkLocal(entry->ai_addr)) return ToText(entry->ai_addr);
+      }
+    }
+  }
+  return "";
+}
 
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface) {
   std::string address = FirstAddressOf(interface);

@@ -2,6 +2,8 @@
 #ifndef PELTON_COMM_CONTROL_BIND_ADDRESS_H_
 #define PELTON_COMM_CONTROL_BIND_ADDRESS_H_
 
+#include <netdb.h>
+
 #include <cstdint>
 #include <string>
 
@@ -14,8 +16,12 @@ namespace pelton {
 // Errors: InvalidArgument: a wildcard; NotFound: no such interface.
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface);
 
-// The same, or else the address of the host of that name: one that other hosts can reach, where it
-// has one. Blocks: while a name is looked up. Errors: also NotFound: no such host.
+// Of the answers of getaddrinfo one that other hosts can reach, before those of loopback (Debian
+// gives 127.0.1.1 to a machine's own name), and IPv4 before IPv6. Empty if there is none.
+std::string BestAddressOf(const addrinfo* list);
+
+// The same as ResolveBindAddress, or else the address of the host of that name: BestAddressOf those
+// that it stands for. Blocks: while a name is looked up. Errors: also NotFound: no such host.
 absl::StatusOr<std::string> ResolveServingAddress(const std::string& host);
 
 // The name of the network interface that `interface` is, or is a numeric address of. Errors:
