@@ -24,6 +24,10 @@ Descriptor Duplicate(int descriptor) {
   return descriptor < 0 ? Descriptor() : Descriptor(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
 }
 
+std::pair<CommunicatorId, Generation> OpeningOf(const Frame& frame) {
+  return {CommunicatorId(frame.communicator), Generation(frame.generation)};
+}
+
 }  // namespace
 
 Links::Links(int rank, std::vector<Peer> peers, LossObserver on_loss)
@@ -130,19 +134,26 @@ absl::Status Links::SendArena(int peer, CommunicatorId id, Generation generation
 absl::StatusOr<Descriptor> Links::TakeArena(absl::Span<const Rank> members, CommunicatorId id,
                                             Generation generation, absl::Time deadline) {
   MutexLock lock(&mutex_);
+  const OpeningId opening(id, generation);
+  absl::StatusOr<Descriptor> arena = AwaitArena(members, opening, deadline);
+  if (!arena.ok()) given_up_.insert(opening);
+  return arena;
+}
+
+absl::StatusOr<Descriptor> Links::AwaitArena(absl::Span<const Rank> members,
+                                             const OpeningId& opening, absl::Time deadline) {
   const int peer = members[0].value();
   std::deque<Message>& arenas = links_[peer].arenas;
   while (true) {
     for (auto arena = arenas.begin(); arena != arenas.end(); ++arena) {
-      if (arena->frame.communicator == id.value() &&
-          arena->frame.generation == generation.value()) {
+      if (OpeningOf(arena->frame) == opening) {
         Descriptor descriptor = std::move(arena->attached);
         arenas.erase(arena);
         return descriptor;
       }
     }
     for (const Rank member : members) {
-      RETURN_IF_ERROR(FindOpenFailure(member.value(), id, generation));
+      RETURN_IF_ERROR(FindOpenFailure(member.value(), opening));
       RETURN_IF_ERROR(links_[member.value()].loss);
     }
     if (Clock::Real().Now() >= deadline) {
@@ -168,10 +179,10 @@ void Links::TellOpenFailed(int peer, CommunicatorId id, Generation generation,
   Post(peer, frame, -1, CutToFit(why.message(), kMaxTextBytes));
 }
 
-absl::Status Links::FindOpenFailure(int peer, CommunicatorId id, Generation generation) const {
+absl::Status Links::FindOpenFailure(int peer, const OpeningId& opening) const {
   for (const Message& failure : links_[peer].open_failures) {
     const Frame& frame = failure.frame;
-    if (frame.communicator != id.value() || frame.generation != generation.value()) continue;
+    if (OpeningOf(frame) != opening) continue;
     return absl::Status(
         static_cast<absl::StatusCode>(frame.code),
         absl::StrCat("rank ", name(peer), " has given up opening it: ", failure.payload));
@@ -181,7 +192,7 @@ absl::Status Links::FindOpenFailure(int peer, CommunicatorId id, Generation gene
 
 absl::Status Links::OpenFailureOf(int peer, CommunicatorId id, Generation generation) const {
   MutexLock lock(&mutex_);
-  return FindOpenFailure(peer, id, generation);
+  return FindOpenFailure(peer, {id, generation});
 }
 
 absl::Status Links::LossOf(int peer) const {
@@ -243,6 +254,7 @@ absl::Status Links::TakeIn(int peer, Message message) {
       link.regions.erase(message.frame.region);
       return absl::OkStatus();
     case Frame::kOpen:
+      if (given_up_.contains(OpeningOf(message.frame))) return absl::OkStatus();
       link.arenas.push_back(std::move(message));
       changed_.SignalAll();
       return absl::OkStatus();

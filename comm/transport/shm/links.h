@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,7 +59,8 @@ class Links {
   // Sends a communicator's control block to a member.
   absl::Status SendArena(int peer, CommunicatorId id, Generation generation, int descriptor);
   // The oldest one that came from the first of `members`. Blocks: until `deadline`. Errors:
-  // DeadlineExceeded; what any member has told by TellOpenFailed; the reason why one is gone.
+  // DeadlineExceeded; what any member has told by TellOpenFailed; the reason why one is gone. What
+  // comes after an error is closed again.
   absl::StatusOr<Descriptor> TakeArena(absl::Span<const Rank> members, CommunicatorId id,
                                        Generation generation, absl::Time deadline);
   // Tells `peer` that this rank has given up opening a communicator, and why. Blocks: never.
@@ -73,6 +76,7 @@ class Links {
   bool HasLeft(int peer) const;
 
  private:
+  using OpeningId = std::pair<CommunicatorId, Generation>;
   struct Outgoing {
     Frame frame;
     std::string payload;
@@ -92,7 +96,9 @@ class Links {
   // What the watcher waits for, and until when.
   absl::Time Enter(std::vector<pollfd>& entries);
   void LookAt(const std::vector<pollfd>& entries);
-  absl::Status FindOpenFailure(int peer, CommunicatorId id, Generation generation) const
+  absl::StatusOr<Descriptor> AwaitArena(absl::Span<const Rank> members, const OpeningId& opening,
+                                        absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FindOpenFailure(int peer, const OpeningId& opening) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Post(int peer, const Frame& frame, int attached, absl::string_view payload = "")
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,6 +115,7 @@ class Links {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
+  std::set<OpeningId> given_up_ ABSL_GUARDED_BY(mutex_);        // by this rank
   std::map<uint32_t, int> registered_ ABSL_GUARDED_BY(mutex_);  // uses, by region
   bool has_said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   // The watcher's.

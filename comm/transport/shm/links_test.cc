@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/handshake.h"
+#include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
@@ -83,6 +84,27 @@ TEST(LinksTest, AGoodbyeThatALookForARegionTakesFromTheSocketIsTold) {
     ASSERT_TRUE(absl::StrContains(loss.message(), "rank 1 (pid 0) has left")) << loss;
     EXPECT_TRUE(pair.links().HasLeft(1));
   }
+}
+
+// The memory of a communicator that this rank has given up stays nowhere.
+TEST(LinksTest, WhatIsOpenedAfterThisRankHasGivenUpIsClosedAgain) {
+  Pair pair;
+  const std::vector<Rank> members = {Rank(1), Rank(0)};
+  const auto take = [&](uint32_t id, absl::Duration patience) {
+    return pair.links().TakeArena(members, CommunicatorId(id), Generation(1),
+                                  Clock::Real().Now() + patience);
+  };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(take(7, absl::ZeroDuration()).status()));
+  const absl::StatusOr<Descriptor> memory = NewSharedMemory(4096, "arena");
+  ASSERT_TRUE(memory.ok());
+  for (const uint32_t id : {7, 8}) {
+    Frame frame = FrameOf(Frame::kOpen);
+    frame.communicator = id;
+    frame.generation = 1;
+    ASSERT_TRUE(Send(pair.peer(), frame, "", memory->get()).ok());
+  }
+  EXPECT_TRUE(take(8, absl::Seconds(5)).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(take(7, absl::ZeroDuration()).status()));
 }
 
 // A queue takes some hundred messages.
