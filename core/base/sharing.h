@@ -22,12 +22,14 @@
 
 namespace pelton {
 
-// `reason` as that of an end. An OK would look like no end, and becomes Cancelled. Whoever launches
-// takes ResourceExhausted for want of room and tries again, which no end gives, so that becomes
-// Aborted.
+// `reason` as that of an end. An OK would look like no end, and becomes Cancelled. What a
+// communicator that goes on answers becomes Aborted: ResourceExhausted, which whoever launches
+// takes for want of room, NotFound, for that there is no message, and Unimplemented.
 inline absl::Status AsEnd(const absl::Status& reason) {
   if (reason.ok()) return absl::CancelledError("aborted without a reason");
-  return absl::IsResourceExhausted(reason) ? absl::AbortedError(reason.message()) : reason;
+  const bool has_another_meaning = absl::IsResourceExhausted(reason) || absl::IsNotFound(reason) ||
+                                   absl::IsUnimplemented(reason);
+  return has_another_meaning ? absl::AbortedError(reason.message()) : reason;
 }
 
 // Why something ended: the first reason that any thread gives.

@@ -34,11 +34,14 @@ TEST(EndReasonTest, TakesNoOkForAReason) {
   EXPECT_TRUE(absl::IsCancelled(reason.Get()));
 }
 
-// Whoever asks would try again for ever.
-TEST(EndReasonTest, IsNoWantOfRoom) {
-  EndReason reason;
-  EXPECT_TRUE(reason.Give(absl::ResourceExhaustedError("cudaMalloc: out of memory")));
-  EXPECT_EQ(reason.Get(), absl::AbortedError("cudaMalloc: out of memory"));
+// Whoever asks would try again for ever, or go on.
+TEST(EndReasonTest, IsNothingThatACommunicatorWhichGoesOnAnswers) {
+  for (const absl::Status& given : {absl::ResourceExhaustedError("why"), absl::NotFoundError("why"),
+                                    absl::UnimplementedError("why")}) {
+    EndReason reason;
+    EXPECT_TRUE(reason.Give(given));
+    EXPECT_EQ(reason.Get(), absl::AbortedError("why"));
+  }
 }
 
 TEST(EndReasonTest, ThreadsThatGiveAtOnceFindTheSame) {
