@@ -44,11 +44,10 @@ uint16_t PortOf(absl::string_view address) {
 }
 
 // By which name this rank knows the coordinator that it serves at `address`: that by which the
-// others reach it, which is the certificate's, where that is the name of a host.
-absl::StatusOr<std::string> ServerNameOf(const std::string& address, const TlsOptions& tls) {
+// others reach it, which is the certificate's, where that is the name of a host; else none.
+absl::StatusOr<std::string> ServerNameOf(const std::string& address) {
   ASSIGN_OR_RETURN(HostAndPort where, SplitAddress(address));
-  const bool is_interface = ResolveBindAddress(where.host).ok();
-  return is_interface || !tls.server_name.empty() ? tls.server_name : std::move(where.host);
+  return ResolveBindAddress(where.host).ok() ? "" : std::move(where.host);
 }
 
 // What a wait for the group's members is called in reports.
@@ -131,7 +130,9 @@ absl::Status Backend::Join() {
   if (options_.serves_coordinator) {
     ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls,
                                                       options_.heartbeat_timeout));
-    ASSIGN_OR_RETURN(tls.server_name, ServerNameOf(address, tls));
+    if (tls.server_name.empty()) {
+      ASSIGN_OR_RETURN(tls.server_name, ServerNameOf(address));
+    }
     address = coordinator_->address();
   }
   ClosePortInChildren(PortOf(address));

@@ -96,6 +96,15 @@ class BareTrainer {
   uint64_t attachment_ = 0;
 };
 
+// Whether `holds` does so before a test's patience ends.
+template <typename Condition>
+bool ComesTrue(Condition holds) {
+  const absl::Time patience = Soon();
+  while (!holds() && Clock::Real().Now() < patience) std::this_thread::yield();
+  return holds();
+}
+bool StandsStill(Backend& backend) { return backend.absences().standstill().stands(); }
+
 // Waits for what nobody sets, as rank 0. The result is what ended the wait.
 std::string WhyAPeerEnds(const TestDaemons& daemons) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend =
@@ -103,20 +112,14 @@ std::string WhyAPeerEnds(const TestDaemons& daemons) {
   if (!backend.ok()) return backend.status().ToString();
   KeyValueStore store(&(*backend)->control());
   std::string why = store.Get("what nobody sets", Soon()).status().ToString();
-  const absl::Time patience = Soon();
-  while ((*backend)->absences().standstill().stands() && Clock::Real().Now() < patience) {
-    std::this_thread::yield();
-  }
-  EXPECT_FALSE((*backend)->absences().standstill().stands());
+  EXPECT_TRUE(ComesTrue([&] { return !StandsStill(**backend); }));
   return why;
 }
 
 // Once the daemon has seen its trainer's end.
 proto::LinkStatus StatusAfterTheEnd(const LinkServer& server) {
-  const absl::Time patience = Soon();
-  proto::LinkStatus status = server.Status();
-  while (status.trainer_pid() != 0 && Clock::Real().Now() < patience) status = server.Status();
-  return status;
+  EXPECT_TRUE(ComesTrue([&] { return server.Status().trainer_pid() == 0; }));
+  return server.Status();
 }
 
 // How an operation without memory has ended there.
@@ -241,14 +244,29 @@ TEST(HeirTest, NobodyIsAwaitedWhereTheDaemonThatKeepsTheAbsentOnesPlaceEnds) {
     BareTrainer trainer(daemons, 1, 2);
     trainer.Tell(proto::SNAPSHOT_IS_KEPT);
   }
-  const absl::Time patience = Soon();
-  while (daemons.server(0).Status().absent().empty() && Clock::Real().Now() < patience) {
-    std::this_thread::yield();
-  }
-  EXPECT_EQ(daemons.server(0).Status().absent_size(), 1);
+  EXPECT_TRUE(ComesTrue([&] { return daemons.server(0).Status().absent_size() == 1; }));
   daemons.End(1);
   peer.join();
   EXPECT_THAT(why, HasSubstr("its backend ends before another one has come"));
+  EXPECT_THAT(daemons.server(0).Status().absent(), IsEmpty());
+}
+
+// Whoever ends the job waits for nobody in it, and what it does next has its deadlines.
+TEST(HeirTest, NobodyIsAwaitedByATrainerThatHasEndedTheJobItself) {
+  TestDaemons daemons(2, kGrace);
+  {
+    std::thread peer([&daemons] {
+      BareTrainer trainer(daemons, 1, 2);
+      trainer.Tell(proto::SNAPSHOT_IS_KEPT);
+    });
+    const absl::StatusOr<std::unique_ptr<Backend>> backend =
+        Backend::Start(daemons.TrainerOptions(0));
+    peer.join();
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_TRUE(ComesTrue([&] { return StandsStill(**backend); }));
+    (*backend)->Report(absl::CancelledError("the user has had enough"));
+    EXPECT_TRUE(ComesTrue([&] { return !StandsStill(**backend); }));
+  }
   EXPECT_THAT(daemons.server(0).Status().absent(), IsEmpty());
 }
 

@@ -41,10 +41,16 @@ LinkCommunicator::~LinkCommunicator() {
   options_.on_close(this);
   TakeAnswers();  // what has ended meanwhile is the caller's already
   for (StagedOperation& staged : in_flight_) TakeBack(staged);
-  LinkRecord close;
-  close.kind = LinkRecord::kClose;
-  (void)socket_->Send(EncodeRecord(close), {}, SendDeadline());
+  SendAlone(LinkRecord::kClose);
   socket_->Shutdown();
+}
+
+// A connection that is gone is the reader's to notice.
+void LinkCommunicator::SendAlone(LinkRecord::Kind kind, uint64_t ticket) {
+  LinkRecord record;
+  record.kind = kind;
+  record.ticket = ticket;
+  (void)socket_->Send(EncodeRecord(record), {}, SendDeadline());
 }
 
 absl::Status LinkCommunicator::Register(const Region& region) {
@@ -62,10 +68,7 @@ absl::Status LinkCommunicator::Register(const Region& region) {
 
 void LinkCommunicator::Deregister(RegionId region) {
   if (!registered_.Remove(region)) return;
-  LinkRecord record;
-  record.kind = LinkRecord::kDeregister;
-  record.ticket = region.value();
-  (void)socket_->Send(EncodeRecord(record), {}, SendDeadline());
+  SendAlone(LinkRecord::kDeregister, region.value());
 }
 
 bool LinkCommunicator::GoesInPieces(const Operation& operation,
@@ -83,11 +86,7 @@ bool LinkCommunicator::AdvancePieces() {
   for (const size_t place : in_pieces_) {
     PieceFeeder& pieces = *in_flight_[place].pieces;
     has_moved |= pieces.Advance();
-    if (!pieces.OwesNews()) continue;
-    LinkRecord news;
-    news.kind = LinkRecord::kFilled;
-    // A connection that is gone is the reader's to notice.
-    (void)socket_->Send(EncodeRecord(news), {}, SendDeadline());
+    if (pieces.OwesNews()) SendAlone(LinkRecord::kFilled);
   }
   return has_moved;
 }

@@ -71,6 +71,7 @@ class LinkCommunicator final : public Communicator {
     std::optional<ParsedRecord> answer;  // none: it has not come
   };
 
+  void SendAlone(LinkRecord::Kind kind, uint64_t ticket = 0);
   bool GoesInPieces(const Operation& operation, const OperationPlaces& places) const;
   bool AdvancePieces();
   bool PiecesMaySleep();

@@ -1,4 +1,5 @@
-// Large allreduces of memory that the daemons do not see, which trainers bring piece by piece.
+// What daemons do not take as it is launched: large allreduces of memory that they do not see,
+// which trainers bring piece by piece, and more messages than there is room for.
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -6,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/link/test_daemons.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
 #include "gtest/gtest.h"
@@ -23,8 +26,9 @@ constexpr uint64_t kPieceCount = (1 << 20) / sizeof(int32_t);
 absl::Time Soon() { return Clock::Real().Now() + absl::Seconds(20); }
 
 // As the trainers of two ranks, each on a thread.
-void RunTrainers(const std::function<absl::Status(Backend&, std::unique_ptr<Communicator>)>& body) {
-  TestDaemons daemons(2);
+void RunTrainers(const std::function<absl::Status(Backend&, std::unique_ptr<Communicator>)>& body,
+                 TestDaemons::Hosts hosts = TestDaemons::Hosts::kOne) {
+  TestDaemons daemons(2, absl::ZeroDuration(), hosts);
   std::vector<std::thread> trainers;
   for (int rank = 0; rank < 2; ++rank) {
     trainers.emplace_back([&, rank] {
@@ -166,6 +170,28 @@ TEST(PiecesLinkTest, ATrainerThatGoesInTheMiddleEndsTheOthersWaits) {
     EXPECT_LT(Clock::Real().Now() - start, absl::Seconds(15)) << "its deadline is after 20 s";
     return absl::OkStatus();
   });
+}
+
+// The communicator between hosts takes fewer messages at once than a trainer may launch.
+TEST(RoomTest, MessagesBetweenHostsWaitInTheDaemonForTheirPlace) {
+  const auto exchange = [](Backend& backend,
+                           std::unique_ptr<Communicator> communicator) -> absl::Status {
+    constexpr int kPairs = limits::kMaxOperationsInFlight / 2;
+    const Rank peer(1 - backend.rank().value());
+    std::vector<int32_t> mine(kPairs), theirs(kPairs, -1), expected(kPairs);
+    std::vector<Completion> launched;
+    for (int i = 0; i < kPairs; ++i) {
+      mine[i] = 1000 * backend.rank().value() + i;
+      expected[i] = 1000 * peer.value() + i;
+      ASSIGN_OR_RETURN(launched.emplace_back(),
+                       Send(*communicator, {&mine[i], 1, DType::kInt32}, peer));
+      ASSIGN_OR_RETURN(launched.emplace_back(),
+                       Recv(*communicator, {&theirs[i], 1, DType::kInt32}, peer));
+    }
+    for (const Completion& one : launched) RETURN_IF_ERROR(Await(*communicator, one, Soon()));
+    return theirs == expected ? absl::OkStatus() : absl::InternalError("other values have come");
+  };
+  RunTrainers(exchange, TestDaemons::Hosts::kOneEach);
 }
 
 }  // namespace

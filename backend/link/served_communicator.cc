@@ -88,7 +88,7 @@ bool ServedCommunicator::MayBeLeft() {
   if (line_.log == nullptr || launches_.load() != kept_launches_.load()) return false;
   if (!driving_.Take(absl::InfiniteFuture())) return false;
   const TurnHolder driving(&driving_);
-  return in_flight_.empty() && queue_.is_empty() && line_.log->is_whole();
+  return in_flight_.empty() && held_.empty() && queue_.is_empty() && line_.log->is_whole();
 }
 
 // Errors: Cancelled: it was the last one.
@@ -129,6 +129,13 @@ void ServedCommunicator::Tell(const LinkRecord& record, const absl::Status& stat
   if (!socket_->Send(EncodeRecord(record, status), {}, deadline).ok()) socket_->Shutdown();
 }
 
+void ServedCommunicator::TellDone(uint64_t ticket, const absl::Status& status) {
+  LinkRecord answer;
+  answer.kind = LinkRecord::kDone;
+  answer.ticket = ticket;
+  Tell(answer, status);
+}
+
 absl::Status ServedCommunicator::Translate(Operation* operation, Launched* launched) const {
   const Rank rank = communicator_->rank();
   const WorldSize world_size = communicator_->world_size();
@@ -152,31 +159,38 @@ absl::Status ServedCommunicator::Translate(Operation* operation, Launched* launc
   return absl::OkStatus();
 }
 
-void ServedCommunicator::Launch(const LinkRecord& record) {
+// The communicator may take fewer operations at once than a trainer launches: then some of those in
+// flight end before. Where none is, nothing would change.
+bool ServedCommunicator::HasNoRoom(const absl::Status& launched) const {
+  return absl::IsResourceExhausted(launched) && !in_flight_.empty();
+}
+
+bool ServedCommunicator::Launch(const LinkRecord& record) {
   Launched launched;
   launched.ticket = record.ticket;
   Operation operation = record.operation;
   HostStream stream;
   if (line_.replays && launches_.load() < line_.log->size()) {
-    return Replay(record, launches_.fetch_add(1));
+    Replay(record, launches_.fetch_add(1));
+    return true;
   }
   const absl::Status translated = Translate(&operation, &launched);
   const absl::StatusOr<Completion> completion =
       translated.ok() ? communicator_->Launch(operation, stream) : translated;
+  if (translated.ok() && HasNoRoom(completion.status())) return false;
   launches_.fetch_add(1);
-  LinkRecord answer;
-  answer.kind = LinkRecord::kDone;
-  answer.ticket = record.ticket;
   if (!completion.ok()) {
     // The trainer goes on with nothing else then, and the other ranks must not wait for it.
     if (absl::IsUnavailable(translated)) communicator_->Abort(translated);
-    return Tell(answer, completion.status());
+    TellDone(record.ticket, completion.status());
+    return true;
   }
   launched.completion = *completion;
   if (line_.log != nullptr && !line_.is_set_up->load()) {
     launched.logged = line_.log->Add(record.operation);
   }
   in_flight_.push_back(std::move(launched));
+  return true;
 }
 
 absl::StatusOr<Completion> ServedCommunicator::LaunchOver(const LinkRecord& record,
@@ -202,19 +216,19 @@ absl::StatusOr<Completion> ServedCommunicator::LaunchOver(const LinkRecord& reco
   return communicator_->LaunchInPieces(record.operation, *launched->pieces);
 }
 
-void ServedCommunicator::LaunchInPieces(const LinkRecord& record) {
+bool ServedCommunicator::LaunchInPieces(const LinkRecord& record) {
   Launched launched;
   launched.ticket = record.ticket;
   const absl::StatusOr<Completion> completion = LaunchOver(record, &launched);
+  if (HasNoRoom(completion.status())) return false;
   launches_.fetch_add(1);
   if (!completion.ok()) {
-    LinkRecord answer;
-    answer.kind = LinkRecord::kDone;
-    answer.ticket = record.ticket;
-    return Tell(answer, completion.status());
+    TellDone(record.ticket, completion.status());
+    return true;
   }
   launched.completion = *completion;
   in_flight_.push_back(std::move(launched));
+  return true;
 }
 
 bool ServedCommunicator::AwaitsTrainer() const {
@@ -239,10 +253,7 @@ void ServedCommunicator::Replay(const LinkRecord& record, size_t number) {
     communicator_->Abort(status);
   }
   if (status.ok()) std::copy(target->begin(), target->end(), launched.place);
-  LinkRecord answer;
-  answer.kind = LinkRecord::kDone;
-  answer.ticket = record.ticket;
-  Tell(answer, status);
+  TellDone(record.ticket, status);
 }
 
 std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) {
@@ -288,18 +299,23 @@ void ServedCommunicator::FindSender(const LinkRecord& question) {
   Tell(answer, found.status());
 }
 
-// Whether there was anything.
-bool ServedCommunicator::RunQueue() {
-  const std::deque<LinkRecord> taken = queue_.TakeAll();
-  for (const LinkRecord& record : taken) {
-    if (record.kind == LinkRecord::kLaunch) Launch(record);
-    if (record.kind == LinkRecord::kLaunchInPieces) LaunchInPieces(record);
-    if (record.kind == LinkRecord::kFindSender) FindSender(record);
-    if (record.kind == LinkRecord::kDeregister) {
-      regions_.Erase(RegionId(static_cast<uint32_t>(record.ticket)));
-    }
+// False: there is no room for it yet.
+bool ServedCommunicator::Run(const LinkRecord& record) {
+  if (record.kind == LinkRecord::kLaunch) return Launch(record);
+  if (record.kind == LinkRecord::kLaunchInPieces) return LaunchInPieces(record);
+  if (record.kind == LinkRecord::kFindSender) FindSender(record);
+  if (record.kind == LinkRecord::kDeregister) {
+    regions_.Erase(RegionId(static_cast<uint32_t>(record.ticket)));
   }
-  return !taken.empty();
+  return true;
+}
+
+// In the order in which they came. Whether any has been run.
+bool ServedCommunicator::RunQueue() {
+  if (held_.empty()) held_ = queue_.TakeAll();
+  const size_t before = held_.size();
+  while (!held_.empty() && Run(held_.front())) held_.pop_front();
+  return held_.size() < before;
 }
 
 bool ServedCommunicator::TellEnds() {

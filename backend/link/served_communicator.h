@@ -102,8 +102,10 @@ class ServedCommunicator {
   // Whether anything has moved.
   bool Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
   bool RunQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
-  void Launch(const LinkRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
-  void LaunchInPieces(const LinkRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
+  bool Run(const LinkRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
+  bool HasNoRoom(const absl::Status& launched) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
+  bool Launch(const LinkRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
+  bool LaunchInPieces(const LinkRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
   absl::StatusOr<Completion> LaunchOver(const LinkRecord& record, Launched* launched) const;
   // Whether only the trainer can move what is in flight.
   bool AwaitsTrainer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
@@ -117,6 +119,7 @@ class ServedCommunicator {
   bool TellEnds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
   void TellEnd(const Launched& ended, absl::Status status);
   void Tell(const LinkRecord& record, const absl::Status& status);
+  void TellDone(uint64_t ticket, const absl::Status& status);
 
   const Line line_;
   Communicator* const communicator_;  // of the line
@@ -124,6 +127,8 @@ class ServedCommunicator {
   TrainerRegions regions_;
   Turn driving_;  // of the thread that drives the communicator
   std::vector<Launched> in_flight_ ABSL_GUARDED_BY(driving_);
+  std::deque<LinkRecord> held_
+      ABSL_GUARDED_BY(driving_);  // the first is not launched for want of room
   std::atomic<size_t> in_flight_count_{0};
   std::atomic<bool> has_pieces_{false};    // something in flight was launched in pieces
   std::atomic<bool> reader_looks_{false};  // the reader waits, but drives again soon in any case

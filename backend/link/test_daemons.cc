@@ -30,7 +30,8 @@ BackendOptions OptionsOf(int rank, size_t world_size) {
 
 }  // namespace
 
-TestDaemons::TestDaemons(int world_size, absl::Duration trainer_grace) : daemons_(world_size) {
+TestDaemons::TestDaemons(int world_size, absl::Duration trainer_grace, Hosts hosts)
+    : daemons_(world_size) {
   char folder[] = "/tmp/pelton-link-XXXXXX";
   PELTON_CHECK(mkdtemp(folder) != nullptr);
   folder_ = folder;
@@ -39,10 +40,11 @@ TestDaemons::TestDaemons(int world_size, absl::Duration trainer_grace) : daemons
   coordinator_ = *std::move(coordinator);
   std::vector<std::thread> starting;
   for (int rank = 0; rank < world_size; ++rank) {
-    starting.emplace_back([this, rank, trainer_grace] {
+    starting.emplace_back([this, rank, trainer_grace, hosts] {
       BackendOptions options = OptionsOf(rank, daemons_.size());
       options.token = kToken;
       options.coordinator_address = coordinator_->address();
+      if (hosts == Hosts::kOneEach) options.host_label = absl::StrCat("host ", rank);
       auto backend = Backend::Start(options);
       PELTON_CHECK_OK(backend.status());
       daemons_[rank].backend = *std::move(backend);

@@ -16,7 +16,10 @@ namespace pelton {
 // of their sockets.
 class TestDaemons {
  public:
-  explicit TestDaemons(int world_size, absl::Duration trainer_grace = absl::ZeroDuration());
+  enum class Hosts { kOne, kOneEach };  // over which the ranks are spread
+
+  explicit TestDaemons(int world_size, absl::Duration trainer_grace = absl::ZeroDuration(),
+                       Hosts hosts = Hosts::kOne);
   ~TestDaemons();
 
   // With which the trainer of a rank starts its backend.

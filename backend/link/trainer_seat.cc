@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <list>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -364,6 +365,7 @@ proto::Order TrainerSeat::OrderOfLostJob(const absl::Status& found) {
 // Either a trainer has ended, which its daemon says under the next key, or the job of the daemons.
 // A trainer that has left in good order ends nothing by itself, so that more may follow.
 void TrainerSeat::FollowEnds(Trainer trainer, std::shared_ptr<LinkSocket> socket) {
+  std::set<int32_t> awaited;  // as the trainer has been told
   for (int64_t number = 1;; ++number) {
     const absl::StatusOr<std::string> found = AwaitEnd(trainer, number);
     if (absl::IsNotFound(found.status())) return;
@@ -375,12 +377,13 @@ void TrainerSeat::FollowEnds(Trainer trainer, std::shared_ptr<LinkSocket> socket
       continue;
     }
     const bool is_last = notice.order().kind() == proto::Order::ABORT;
-    // This rank knows what it has said itself. But nobody is awaited after its own abort either,
-    // and an absence may have become known since.
+    // This rank knows what it has said itself. But nobody is awaited after its own abort either:
+    // the daemon may have noted an absence since, and its trainer still waits for whom it was told
+    // of.
     if (from == backend_.rank().value()) {
       if (!is_last) continue;
-      for (const Rank rank : backend_.absences().ranks()) {
-        *notice.mutable_order() = OrderOf(proto::Order::PEER_BACK, rank, absl::OkStatus());
+      for (const int32_t rank : awaited) {
+        *notice.mutable_order() = OrderOf(proto::Order::PEER_BACK, Rank(rank), absl::OkStatus());
         (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
       }
       backend_.absences().EndAll();
@@ -389,6 +392,11 @@ void TrainerSeat::FollowEnds(Trainer trainer, std::shared_ptr<LinkSocket> socket
     Note(notice.order());
     (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
     if (is_last) return;
+    if (notice.order().kind() == proto::Order::PEER_ABSENT) {
+      awaited.insert(notice.order().culprit());
+    } else {
+      awaited.erase(notice.order().culprit());
+    }
   }
 }
 
