@@ -126,20 +126,27 @@ void Slot::Bind(void* memory, at::Device device, std::shared_ptr<void> owner) {
   owner_ = std::move(owner);
   view_ = at::Tensor();
   expected_.reset();
-  if (!is_segment_) MakeView(memory, [owner = owner_](void*) {});
+  if (!is_segment_) MakeView(memory);
   if (parameter_device_.is_cpu() && device_.is_cpu()) expected_.emplace(size_bytes_);
 }
 
-template <typename Deleter>
-void Slot::MakeView(void* memory, Deleter deleter) {
-  view_ = at::from_blob(memory, sizes_, strides_, std::move(deleter),
-                        at::TensorOptions().dtype(dtype_).device(device_), device_);
+void Slot::MakeView(void* memory) {
+  memory_ = memory;
+  view_ = at::from_blob(
+      memory, sizes_, strides_, [owner = owner_](void*) {},
+      at::TensorOptions().dtype(dtype_).device(device_), device_);
+}
+
+at::Tensor& Slot::view() {
+  if (view_.defined() && view_.storage().data() != memory_) MakeView(memory_);
+  return view_;
 }
 
 absl::Status Slot::EnsureMemory() {
   if (view_.defined()) return absl::OkStatus();
   ASSIGN_OR_RETURN(void* block, SharedPool().Allocate(std::max<uint64_t>(size_bytes_, 1)));
-  MakeView(block, [](void* freed) { SharedPool().Free(freed); });
+  owner_ = std::shared_ptr<void>(block, [](void* freed) { SharedPool().Free(freed); });
+  MakeView(block);
   return absl::OkStatus();
 }
 
@@ -149,12 +156,13 @@ at::Tensor Slot::AliasOf(const at::Tensor& tensor) {
 }
 
 // All tensors over a block of memory share one storage object.
-bool Slot::IsHeld() const { return view_.storage().use_count() > 1; }
+bool Slot::IsHeld() { return view_.defined() && view().storage().use_count() > 1; }
 
 absl::Status Slot::EnsureWritable() {
-  if (view_.defined() && IsHeld()) {
+  if (IsHeld()) {
     if (is_segment_) {
       view_ = at::Tensor();  // the block is theirs
+      owner_ = nullptr;
     } else {
       MoveHolders();
     }
@@ -169,11 +177,10 @@ void Slot::MoveHolders() {
     std::shared_ptr<void> owner;  // code that has noted the address must not find it unmapped
   };
   const at::Tensor copy = view_.clone();
-  void* const memory = view_.data_ptr();
   view_.storage().set_data_ptr_noswap(c10::DataPtr(
       copy.data_ptr(), new Kept{copy, owner_}, [](void* kept) { delete static_cast<Kept*>(kept); },
       copy.device()));
-  MakeView(memory, [owner = owner_](void*) {});
+  MakeView(memory_);
 }
 
 // The last reference may go while a garbage collection runs in the middle of torch.compile: an
@@ -183,7 +190,7 @@ void Slot::Release() {
       {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
        c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
        c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize}));
-  if (view_.defined() && !is_segment_ && IsHeld()) MoveHolders();
+  if (!is_segment_ && IsHeld()) MoveHolders();
   view_ = at::Tensor();
   owner_ = nullptr;
 }
@@ -215,10 +222,10 @@ bool Slot::HasLayoutOfView(const at::Tensor& tensor) const {
 
 void Slot::CopyIn(const at::Tensor& tensor) {
   if (HasLayoutOfView(tensor) && tensor.device().is_cpu()) {
-    std::memcpy(view_.data_ptr(), tensor.data_ptr(), size_bytes_);
+    std::memcpy(view().data_ptr(), tensor.data_ptr(), size_bytes_);
   } else {
     c10::NoGradGuard no_grad;
-    view_.copy_(tensor);
+    view().copy_(tensor);
   }
   copied_bytes_ += size_bytes_;
 }

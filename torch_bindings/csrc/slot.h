@@ -108,9 +108,11 @@ class Slot {
   const at::Tensor& parameter() const { return parameter_; }
   at::ScalarType dtype() const { return dtype_; }
   // Of the slot's memory; undefined before EnsureMemory where that is a segment. Nobody else gets
-  // to see it, because users may give a tensor of theirs other memory (`p.grad.data = x`).
-  at::Tensor& view() { return view_; }
-  const at::Tensor& view() const { return view_; }
+  // to see it, because users may give a tensor of theirs other memory (`p.grad.data = x`). Where
+  // they have given other memory to the storage object, which it shares with what they see
+  // (`p.grad.share_memory_()`, or a queue between processes that the gradient is put on), that
+  // object is theirs, and this is made anew.
+  at::Tensor& view();
   // A tensor of its own over the memory of `tensor`.
   static at::Tensor AliasOf(const at::Tensor& tensor);
   // Gives a segment memory that can be communicated.
@@ -123,16 +125,16 @@ class Slot {
   absl::Status CheckGradient() const;
   // Whether `tensor` can be copied as one block, and be replaced by the view.
   bool HasLayoutOfView(const at::Tensor& tensor) const;
-  bool LiesInBucket(const at::Tensor& tensor) const { return LiesAt(tensor, view_); }
+  bool LiesInBucket(const at::Tensor& tensor) { return LiesAt(tensor, view()); }
   // Whether it is `place`, a tensor with the layout of the view or an undefined one, in all but
   // name.
   bool LiesAt(const at::Tensor& tensor, const at::Tensor& place) const;
   void CopyIn(const at::Tensor& tensor);
 
  private:
-  template <typename Deleter>
-  void MakeView(void* memory, Deleter deleter);
-  bool IsHeld() const;
+  void MakeView(void* memory);
+  // Whether users' tensors lie in the slot's memory.
+  bool IsHeld();
   void MoveHolders();
   uint64_t Sample() const;
 
@@ -154,8 +156,10 @@ class Slot {
   uint32_t version_ = 0;  // of the parameter, see RememberVersion
   bool is_sampled_ = false;
   uint64_t sample_ = 0;
-  std::shared_ptr<void> owner_;  // of the bucket
-  at::Tensor view_;              // the only one of its storage until an alias of it is handed out
+  // Of the slot's memory, which stays while it is communicated, whatever becomes of the tensors.
+  std::shared_ptr<void> owner_;
+  void* memory_ = nullptr;  // where the view was made; its storage may be elsewhere by now
+  at::Tensor view_;         // the only one of its storage until an alias of it is handed out
   uint64_t copied_bytes_ = 0;
 };
 

@@ -117,6 +117,51 @@ TEST(SlotTest, ASegmentThatAUserKeepsIsTheirsAndTheSlotGetsAnother) {
   EXPECT_TRUE(Holds(kept, 2));
 }
 
+// As share_memory_() does: all tensors of the storage lie elsewhere, and what it had is given back.
+void MoveStorageOf(const at::Tensor& tensor) {
+  const at::Tensor copy = tensor.clone();
+  tensor.storage().set_data_ptr_noswap(c10::DataPtr(
+      copy.data_ptr(), new at::Tensor(copy),
+      [](void* kept) { delete static_cast<at::Tensor*>(kept); }, copy.device()));
+}
+
+TEST(SlotTest, AGradientWhoseStorageIsGivenOtherMemoryIsCopiedInAgain) {
+  for (const bool is_segment : {false, true}) {
+    const at::Tensor parameter = Parameter();
+    GradientSlot slot("w", parameter);
+    const Bucket bucket(slot);
+    if (is_segment) slot.Bind(nullptr, at::kCPU, nullptr);
+    GiveGradient(parameter, 2);
+    void* const place = *slot.Place();
+    slot.Merge({}, true);
+    MoveStorageOf(parameter.grad());
+    EXPECT_NE(parameter.grad().data_ptr(), place);
+    // What accumulates there is what goes out, and the result comes back there.
+    parameter.grad().fill_(7);
+    float* const next = static_cast<float*>(*slot.Place());
+    EXPECT_EQ(next, place);
+    EXPECT_EQ(*next, 7);
+    std::fill_n(next, 6, 5.0F);
+    slot.Merge({}, true);
+    EXPECT_TRUE(Holds(parameter.grad(), 5));
+    slot.Release();
+    EXPECT_TRUE(Holds(parameter.grad(), 5));
+    EXPECT_TRUE(bucket.living.expired());
+  }
+}
+
+TEST(SlotTest, AResultArrivesAlthoughTheStorageIsGivenOtherMemoryMeanwhile) {
+  const at::Tensor parameter = Parameter();
+  GradientSlot slot("w", parameter);
+  Bucket bucket(slot);
+  GiveGradient(parameter, 2);
+  ASSERT_TRUE(slot.Place().ok());
+  MoveStorageOf(parameter.grad());
+  bucket.Fill(5);
+  slot.Merge({}, true);
+  EXPECT_TRUE(Holds(parameter.grad(), 5));
+}
+
 TEST(SlotTest, AReleasedSlotLetsItsBucketGo) {
   GradientSlot slot("w", Parameter());
   const Bucket bucket(slot);

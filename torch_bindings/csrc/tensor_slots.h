@@ -33,12 +33,16 @@ class GradientSlot final : public Slot {
   // Whether the gradient can be communicated where it is.
   bool CanStay(const at::Tensor& gradient) const;
   // Where the round puts the result.
-  const at::Tensor& result() const { return stayed_.defined() ? stayed_ : view(); }
+  const at::Tensor& result() { return stayed_.defined() ? stayed_ : view(); }
+  // Errors (thrown): FailedPrecondition: the gradient that stayed has no longer the memory that was
+  // communicated.
+  void CheckStayed() const;
 
   at::Tensor kept_;  // what the gradient was, to be put back if no rank used the parameter
   // The gradient of the round, where it stayed: peers reduce it there, even if a hook of the user's
   // gives `.grad` another tensor or other memory meanwhile.
   at::Tensor stayed_;
+  const void* stayed_at_ = nullptr;
   WeakTensor left_;  // the gradient that the last round left
 };
 

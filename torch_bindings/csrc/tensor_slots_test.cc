@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch_bindings/csrc/shared_allocator.h"
+#include "torch_bindings/csrc/test_errors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -24,6 +25,12 @@ using Floats = std::vector<float>;
 at::Tensor Parameter(float value = 1) { return torch::full({2, 3}, value).set_requires_grad(true); }
 void GiveGradient(at::Tensor& parameter, float value) {
   parameter.mutable_grad() = torch::full({2, 3}, value);
+}
+// One that can be communicated where it is.
+void GiveSharedGradient(at::Tensor& parameter) {
+  parameter.mutable_grad() = torch::from_blob(
+      *SharedPool().Allocate(24), {2, 3}, [](void* freed) { SharedPool().Free(freed); },
+      torch::kFloat);
 }
 Floats Elements(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous();
@@ -138,10 +145,8 @@ TEST_F(TensorSlotsTest, ASegmentsGradientStaysInSharedMemory) {
   at::Tensor parameter = Parameter();
   GradientSlot slot("w", parameter);
   slot.Bind(nullptr, at::kCPU, nullptr);
-  void* const block = *SharedPool().Allocate(24);
-  parameter.mutable_grad() = torch::from_blob(
-      block, {2, 3}, [](void* freed) { SharedPool().Free(freed); }, torch::kFloat);
-  EXPECT_EQ(*slot.Place(), block);
+  GiveSharedGradient(parameter);
+  EXPECT_EQ(*slot.Place(), parameter.grad().data_ptr());
   EXPECT_EQ(slot.copied_bytes(), 0u);
   slot.Merge({}, true);
   // One elsewhere is copied to where peers reach it.
@@ -149,6 +154,19 @@ TEST_F(TensorSlotsTest, ASegmentsGradientStaysInSharedMemory) {
   void* const place = *slot.Place();
   EXPECT_NE(Locate(place, 24).region, kPrivateRegion);
   EXPECT_THAT(Elements(parameter.grad()), Each(2));
+}
+
+// Its memory may be another tensor's by then.
+TEST_F(TensorSlotsTest, AGradientThatHasStayedAndIsGivenOtherMemoryMeanwhileIsAnError) {
+  at::Tensor parameter = Parameter();
+  GradientSlot slot("fc.weight", parameter);
+  slot.Bind(nullptr, at::kCPU, nullptr);
+  GiveSharedGradient(parameter);
+  ASSERT_TRUE(slot.Place().ok());
+  Floats other(6);
+  parameter.grad().storage().set_data_ptr_noswap(c10::DataPtr(other.data(), at::kCPU));
+  EXPECT_THAT(ErrorOf([&] { slot.Merge({}, true); }),
+              HasSubstr("'fc.weight' was given other memory while it was communicated"));
 }
 
 TEST_F(TensorSlotsTest, AGradientThatCannotTravelIsNamed) {
