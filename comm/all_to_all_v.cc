@@ -82,8 +82,8 @@ absl::Status Check(const Communicator& communicator, const Side& source, const S
 // Drain has returned (OWN-1).
 class Exchange {
  public:
-  Exchange(Communicator& communicator, absl::Time deadline)
-      : communicator_(communicator), deadline_(deadline) {}
+  Exchange(Communicator& communicator, absl::Time deadline, const Standstill* standstill)
+      : communicator_(communicator), deadline_(deadline), standstill_(standstill) {}
 
   // Both must be launched even if one is empty, so that a peer that expects more is told.
   absl::Status LaunchStep(Tensor source, Rank destination, Tensor target, Rank origin) {
@@ -98,7 +98,7 @@ class Exchange {
   // Waits until at most `count` messages are in flight; keeps the first error.
   void DrainTo(size_t count) {
     while (in_flight_.size() > count) {
-      status_.Update(Await(communicator_, in_flight_.front(), deadline_));
+      status_.Update(Await(communicator_, in_flight_.front(), deadline_, standstill_));
       in_flight_.pop_front();
     }
   }
@@ -116,6 +116,7 @@ class Exchange {
  private:
   Communicator& communicator_;
   const absl::Time deadline_;
+  const Standstill* const standstill_;
   std::deque<Completion> in_flight_;
   absl::Status status_;
 };
@@ -128,14 +129,15 @@ void CopyOwn(const Tensor& source, const Tensor& target) {
 
 absl::Status AllToAllV(Communicator& communicator, Tensor source,
                        absl::Span<const TensorPart> source_parts, Tensor target,
-                       absl::Span<const TensorPart> target_parts, absl::Time deadline) {
+                       absl::Span<const TensorPart> target_parts, absl::Time deadline,
+                       const Standstill* standstill) {
   const Side from{"source", source, source_parts};
   const Side to{"target", target, target_parts};
   RETURN_IF_ERROR(Check(communicator, from, to));
   const auto ranks = static_cast<size_t>(communicator.world_size().value());
   const auto self = static_cast<size_t>(communicator.rank().value());
   const auto rank_of = [](size_t i) { return Rank(static_cast<int32_t>(i)); };
-  Exchange exchange(communicator, deadline);
+  Exchange exchange(communicator, deadline, standstill);
   for (size_t step = 1; step < ranks && exchange.can_go_on(); ++step) {
     const size_t destination = (self + step) % ranks;
     const size_t origin = (self + ranks - step) % ranks;

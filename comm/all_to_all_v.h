@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -23,12 +24,14 @@ struct TensorPart {
 // in host memory. Shape: one part per rank, in bounds; parts of the target must not overlap each
 // other or the source. Pairs: in step k rank r sends to r + k and receives from r - k; a bounded
 // number of steps is in flight. A rank sends all but its own part, once. Blocks: until done or
-// `deadline`. Errors: InvalidArgument, before anything is sent: names the part; InvalidArgument
-// after all other parts have arrived: the sizes of a pair differ; else those of Await and Launch,
-// and the communicator is aborted, because peers wait for the rest.
+// `deadline`, which stands still as `standstill` says. Errors: InvalidArgument, before anything is
+// sent: names the part; InvalidArgument after all other parts have arrived: the sizes of a pair
+// differ; else those of Await and Launch, and the communicator is aborted, because peers wait for
+// the rest.
 absl::Status AllToAllV(Communicator& communicator, Tensor source,
                        absl::Span<const TensorPart> source_parts, Tensor target,
-                       absl::Span<const TensorPart> target_parts, absl::Time deadline);
+                       absl::Span<const TensorPart> target_parts, absl::Time deadline,
+                       const Standstill* standstill = nullptr);
 
 }  // namespace pelton
 

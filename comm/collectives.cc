@@ -9,14 +9,7 @@
 
 namespace pelton {
 namespace {
-
 using Bytes = absl::Span<const std::byte>;
-
-// Where `part` lies as number `rank` of the equal parts of `whole`.
-bool IsChunk(Bytes part, Bytes whole, Rank rank) {
-  return part.data() == whole.data() + static_cast<size_t>(rank.value()) * part.size();
-}
-
 }  // namespace
 
 bool Overlap(Bytes first, Bytes second) {
@@ -24,35 +17,6 @@ bool Overlap(Bytes first, Bytes second) {
   const std::less<> before;  // also for pointers into different objects
   return before(first.data(), second.data() + second.size()) &&
          before(second.data(), first.data() + first.size());
-}
-
-bool Clash(OperationKind kind, Rank rank, Bytes source, Bytes target) {
-  if (!Overlap(source, target)) return false;
-  switch (TraitsOf(kind).in_place) {
-    case InPlaceForm::kSame:
-      return source.data() != target.data();
-    case InPlaceForm::kTargetIsOwnChunk:
-      return !IsChunk(target, source, rank);
-    case InPlaceForm::kSourceIsOwnChunk:
-      return !IsChunk(source, target, rank);
-    case InPlaceForm::kNever:
-      break;
-  }
-  return true;
-}
-
-absl::string_view InPlaceFormOf(OperationKind kind) {
-  switch (TraitsOf(kind).in_place) {
-    case InPlaceForm::kSame:
-      return "works in place where target is source";
-    case InPlaceForm::kTargetIsOwnChunk:
-      return "works in place where target is this rank's chunk of source";
-    case InPlaceForm::kSourceIsOwnChunk:
-      return "works in place where source is this rank's chunk of target";
-    case InPlaceForm::kNever:
-      break;
-  }
-  return "does not work in place";
 }
 
 Bytes BytesOf(const Tensor& tensor) {
@@ -77,6 +41,43 @@ absl::Status CheckDTypes(const Communicator& communicator, const Tensor& source,
 }
 
 namespace {
+
+// Where `part` lies as number `rank` of the equal parts of `whole`.
+bool IsChunk(Bytes part, Bytes whole, Rank rank) {
+  return part.data() == whole.data() + static_cast<size_t>(rank.value()) * part.size();
+}
+
+// Whether `source` and `target` share memory in another way than the collective's own form of "in
+// place" on `rank`: then it would read what it has already overwritten.
+bool Clash(OperationKind kind, Rank rank, Bytes source, Bytes target) {
+  if (!Overlap(source, target)) return false;
+  switch (TraitsOf(kind).in_place) {
+    case InPlaceForm::kSame:
+      return source.data() != target.data();
+    case InPlaceForm::kTargetIsOwnChunk:
+      return !IsChunk(target, source, rank);
+    case InPlaceForm::kSourceIsOwnChunk:
+      return !IsChunk(source, target, rank);
+    case InPlaceForm::kNever:
+      break;
+  }
+  return true;
+}
+
+// Which form that is, for error texts.
+absl::string_view InPlaceFormOf(OperationKind kind) {
+  switch (TraitsOf(kind).in_place) {
+    case InPlaceForm::kSame:
+      return "works in place where target is source";
+    case InPlaceForm::kTargetIsOwnChunk:
+      return "works in place where target is this rank's chunk of source";
+    case InPlaceForm::kSourceIsOwnChunk:
+      return "works in place where source is this rank's chunk of target";
+    case InPlaceForm::kNever:
+      break;
+  }
+  return "does not work in place";
+}
 
 absl::Status CheckOverlap(const Communicator& communicator, const CollectiveCall& call) {
   if (!Clash(call.kind, communicator.rank(), BytesOf(call.source), BytesOf(call.target))) {

@@ -21,15 +21,6 @@ namespace pelton {
 // Whether two pieces of memory have a byte in common.
 bool Overlap(absl::Span<const std::byte> first, absl::Span<const std::byte> second);
 
-// Whether `source` and `target` share memory in another way than the collective's own form of "in
-// place" on `rank`: then it would read what it has already overwritten. A caller that may copy
-// passes a copy of the source instead; the functions of collectives.h refuse such memory.
-bool Clash(OperationKind kind, Rank rank, absl::Span<const std::byte> source,
-           absl::Span<const std::byte> target);
-
-// Which form that is, for error texts.
-absl::string_view InPlaceFormOf(OperationKind kind);
-
 // A flat tensor: `count` elements of `dtype` at `data`, in a region or in the private address
 // space. Threads: a value. Owns: nothing.
 struct Tensor {

@@ -34,6 +34,10 @@ auto Rooted(Kind kind) {
 void Reduce(C& self, const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
   self.Collective(Kind::kReduce, send, recv, Rank(dst), op);
 }
+void Broadcast(C& self, const at::Tensor& tensor, int src) {
+  self.Collective(Kind::kBroadcast, {}, tensor, Rank(src));
+}
+void Barrier(C& self) { self.Collective(Kind::kBarrier, {}, {}); }
 
 void DefineReductions(CommunicatorClass& communicator) {
   communicator.def_static("check_reducible", &C::CheckReducible, py::arg("dtype"), py::arg("op"))
@@ -48,7 +52,7 @@ void DefineReductions(CommunicatorClass& communicator) {
 void DefineExchanges(CommunicatorClass& communicator) {
   communicator
       .def("allgather", Exchange(Kind::kAllGather), py::arg("send"), py::arg("recv"), NoGil())
-      .def("broadcast", &C::Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
+      .def("broadcast", &Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
       .def("gather", Rooted(Kind::kGather), py::arg("send"), py::arg("recv"), py::arg("dst"),
            NoGil())
       .def("scatter", Rooted(Kind::kScatter), py::arg("send"), py::arg("recv"), py::arg("src"),
@@ -59,7 +63,7 @@ void DefineExchanges(CommunicatorClass& communicator) {
            NoGil())
       .def("send", &C::Send, py::arg("tensor"), py::arg("dst"), py::arg("tag") = 0, NoGil())
       .def("recv", &C::Recv, py::arg("tensor"), py::arg("src"), py::arg("tag") = 0, NoGil())
-      .def("barrier", &C::Barrier, NoGil());
+      .def("barrier", &Barrier, NoGil());
 }
 
 }  // namespace

@@ -233,28 +233,24 @@ void DefineWrappedModel(py::module_& module) {
 }
 
 // A function of Python's that C++ calls, and lets go of, on threads without the GIL.
-std::shared_ptr<py::object> Shared(py::object callable) {
-  return {new py::object(std::move(callable)), [](py::object* owned) {
-            py::gil_scoped_acquire gil;
-            delete owned;
-          }};
+auto Calling(py::object callable) {
+  const std::shared_ptr<py::object> shared(new py::object(std::move(callable)),
+                                           [](py::object* owned) {
+                                             py::gil_scoped_acquire gil;
+                                             delete owned;
+                                           });
+  return [shared](auto... arguments) {
+    py::gil_scoped_acquire gil;
+    (*shared)(arguments...);
+  };
 }
 
 std::shared_ptr<BackwardWatch> Watch(const std::vector<at::Tensor>& parameters, py::object began,
                                      py::object ends, py::object ended) {
   BackwardWatch::Callbacks callbacks;
-  callbacks.began = [callable = Shared(std::move(began))] {
-    py::gil_scoped_acquire gil;
-    (*callable)();
-  };
-  callbacks.ends = [callable = Shared(std::move(ends))] {
-    py::gil_scoped_acquire gil;
-    (*callable)();
-  };
-  callbacks.ended = [callable = Shared(std::move(ended))](bool may_go_on) {
-    py::gil_scoped_acquire gil;
-    (*callable)(may_go_on);
-  };
+  callbacks.began = Calling(std::move(began));
+  callbacks.ends = Calling(std::move(ends));
+  callbacks.ended = Calling(std::move(ended));
   return BackwardWatch::Create(parameters, std::move(callbacks));
 }
 

@@ -24,14 +24,8 @@ NeighborGather::NeighborGather(const Place& place, uint64_t name,
 std::vector<lane::Job::Launch> NeighborGather::Shapes() {
   std::vector<lane::Job::Launch> launches;
   for (auto& [rank, theirs] : theirs_) {
-    launches.push_back(
-        [peer = Rank(rank), target = theirs.flat(), tag = place_.tag](Communicator& communicator) {
-          return Recv(communicator, target, peer, tag);
-        });
-    launches.push_back(
-        [peer = Rank(rank), source = mine_.flat(), tag = place_.tag](Communicator& communicator) {
-          return Send(communicator, source, peer, tag);
-        });
+    launches.push_back(RecvOf(theirs.flat(), Rank(rank), place_.tag));
+    launches.push_back(SendOf(mine_.flat(), Rank(rank), place_.tag));
   }
   return launches;
 }
@@ -81,17 +75,14 @@ bool NeighborGather::Parts(Call& call, Outcome& outcome) {
     const ShapeMessage& theirs = theirs_.at(source.rank.value());
     if (!mine_.FitsTo(theirs) || theirs.bytes() == 0) continue;
     moves = true;
-    call.Launch([peer = source.rank, target = PartOf(result, begin, theirs.bytes()),
-                 tag = static_cast<int32_t>(theirs.data_tag)](Communicator& communicator) {
-      return Recv(communicator, target, peer, tag);
-    });
+    call.Launch(RecvOf(PartOf(result, begin, theirs.bytes()), source.rank,
+                       static_cast<int32_t>(theirs.data_tag)));
     begin += theirs.bytes();
   }
   for (const Neighbor& destination : table_->destinations()) {
     if (!Moves(destination.rank.value(), outcome) || mine_.bytes() == 0) continue;
     moves = true;
-    call.Launch([peer = destination.rank, source = BytesOf(input_), tag = place_.data_tag](
-                    Communicator& communicator) { return Send(communicator, source, peer, tag); });
+    call.Launch(SendOf(BytesOf(input_), destination.rank, place_.data_tag));
   }
   // The memory stays until the end of the second job, which outlives the first one's references.
   call.Finally([input = input_, result = outcome.result] {});

@@ -41,7 +41,6 @@ class NeighborGather {
   // The same for one operation of a communicator that has no tags: which edges it has, with as many
   // elements as there are bytes. What it reads is the input, and it writes `outcome.result`.
   std::shared_ptr<const WeightTable> Edges(Outcome& outcome) const;
-  const at::Tensor& input() const { return input_; }
 
  private:
   // Whether the elements of the edge with `peer` are moved; if not, `outcome` says why.

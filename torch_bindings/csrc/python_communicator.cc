@@ -169,8 +169,14 @@ void PythonCommunicator::LaunchOne(absl::string_view what, const at::Tensor& ten
 void PythonCommunicator::Collective(OperationKind kind, const at::Tensor& send,
                                     const at::Tensor& recv, Rank root, int op) {
   const OperationTraits& traits = TraitsOf(kind);
-  const bool gives = !IsOnRootOnly(traits.source) || root.value() == rank_;
-  const bool receives = !IsOnRootOnly(traits.target) || root.value() == rank_;
+  const auto has = [&](TensorLength length) {
+    if (length == TensorLength::kNone) return false;
+    return !IsOnRootOnly(length) || root.value() == rank_;
+  };
+  const bool gives = has(traits.source);
+  const bool receives = has(traits.target);
+  // The only tensor of a kind is called so.
+  const bool is_alone = traits.source == TensorLength::kNone;
   const Tensors tensors = {gives ? send : at::Tensor(), receives ? recv : at::Tensor()};
   LaunchAndAwait(traits.name, tensors, [&](auto& communicator, Stream* stream) -> Launched {
     CollectiveCall call{.kind = kind, .root = root};
@@ -178,18 +184,12 @@ void PythonCommunicator::Collective(OperationKind kind, const at::Tensor& send,
       ASSIGN_OR_RETURN(call.source, FlatAnywhere(send, "send_tensor"));
     }
     if (receives) {
-      ASSIGN_OR_RETURN(call.target, FlatAnywhere(recv, "recv_tensor"));
+      ASSIGN_OR_RETURN(call.target, FlatAnywhere(recv, is_alone ? "tensor" : "recv_tensor"));
     }
-    ASSIGN_OR_RETURN(call.op, ToReduceOp(op));
+    if (traits.reduces) {
+      ASSIGN_OR_RETURN(call.op, ToReduceOp(op));
+    }
     return LaunchCollective(communicator, call, stream);
-  });
-}
-
-void PythonCommunicator::Broadcast(const at::Tensor& tensor, int src) {
-  LaunchOne("broadcast", tensor, [&](auto& communicator, auto flat, Stream* stream) {
-    return LaunchCollective(communicator,
-                            {.kind = OperationKind::kBroadcast, .target = flat, .root = Rank(src)},
-                            stream);
   });
 }
 
@@ -203,8 +203,8 @@ void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int
         ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
         ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
         ASSIGN_OR_RETURN(const auto target_parts, ToParts(recv_counts, recv_displs, "recv"));
-        return pelton::AllToAllV(communicator, source, source_parts, target, target_parts,
-                                 deadline);
+        return pelton::AllToAllV(communicator, source, source_parts, target, target_parts, deadline,
+                                 &backend_->absences().standstill());
       });
 }
 
@@ -218,11 +218,6 @@ void PythonCommunicator::Recv(const at::Tensor& tensor, int src, int tag) {
   LaunchOne("recv", tensor, [&](auto& communicator, auto flat, Stream* stream) {
     return pelton::Recv(communicator, flat, Rank(src), tag, stream);
   });
-}
-
-void PythonCommunicator::Barrier() {
-  LaunchAndAwait("barrier", {},
-                 [](auto& communicator, Stream*) { return pelton::Barrier(communicator); });
 }
 
 void PythonCommunicator::Abort() {

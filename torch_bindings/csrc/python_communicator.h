@@ -48,17 +48,15 @@ class PythonCommunicator {
   // Blocks: until done, or the backend's operation timeout.
   // Errors (thrown): ValueError naming the argument; else as comm/await.h.
   //
-  // Of a kind with two tensors. What the kind has no use for on this rank is not looked at.
+  // Of any kind. What it has no use for on this rank is not looked at.
   void Collective(OperationKind kind, const at::Tensor& send, const at::Tensor& recv,
                   Rank root = Rank(0), int op = 0);
-  void Broadcast(const at::Tensor& tensor, int src);
   // Units: elements, of the tensors as flat ones. Negative numbers are an error.
   void AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                  const std::vector<int64_t>& send_displs, const at::Tensor& recv,
                  const std::vector<int64_t>& recv_counts, const std::vector<int64_t>& recv_displs);
   void Send(const at::Tensor& tensor, int dst, int tag);
   void Recv(const at::Tensor& tensor, int src, int tag);
-  void Barrier();
 
   // Fails what is in flight and all that comes, on every rank; on the others what uses a device for
   // the first time after it fails at the join timeout, because this rank does not open that.

@@ -599,6 +599,7 @@ def bind_address(interface: str) -> str:
 
     Raises:
       NotFound: no such interface.
+      InvalidArgument: a wildcard.
     """
 
 def check_algorithm(name: str, options: dict[str, str]) -> None:

@@ -224,6 +224,11 @@ absl::StatusOr<FlightQueue*> NcclCommunicator::QueueOf(const Operation& operatio
   return &pairs_.emplace(Direction{sends, operation.peer}, std::move(queue)).first->second->queue();
 }
 
+absl::Status NcclCommunicator::EndBy(const Operation& operation, const absl::Status& reason) {
+  Abort(Annotate(reason, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
+  return ended_.Get();
+}
+
 absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, Stream& stream) {
   RETURN_IF_ERROR(ended_.Get());
   absl::StatusOr<Flight> prepared = Prepare(operation, stream);
@@ -236,9 +241,7 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   const absl::StatusOr<FlightQueue*> queue = QueueOf(operation);
   if (!queue.ok()) {
     // Not for want of room here, after which the caller would try again: the device's, for example.
-    Abort(
-        Annotate(queue.status(), absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
-    return ended_.Get();
+    return EndBy(operation, queue.status());
   }
   const CompletionTable::Entry entry = completions_.Begin();
   Flight& flight = flights_[entry.place];
@@ -255,9 +258,7 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
     flight.post.edges.assign(1, {.mine = flight.operation, .peer = Rank(operation.peer)});
   }
   const absl::Status added = (*queue)->Add(flight);
-  if (!added.ok()) {
-    Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
-  }
+  if (!added.ok()) EndBy(operation, added).IgnoreError();
   AdvanceQueues().IgnoreError();  // the flight knows
   return entry.completion;
 }

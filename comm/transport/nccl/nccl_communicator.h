@@ -109,6 +109,8 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   // for some seconds at most.
   void AbortAll();
   void FailQueues(const absl::Status& reason);
+  // Aborts, naming the operation that cannot go on; gives back what all later calls do.
+  absl::Status EndBy(const Operation& operation, const absl::Status& reason);
   bool Busy() const;
 
   const NcclLibrary& library_;

@@ -23,18 +23,15 @@ bool LiesAsItIs(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-struct Span {
-  const char* begin;
-  const char* end;
-};
-
 // From the tensor's first element to its last; what lies between may be somebody else's.
-Span SpanOf(const at::Tensor& tensor) {
-  const char* begin = static_cast<const char*>(tensor.const_data_ptr());
-  if (tensor.numel() == 0) return {begin, begin};
-  int64_t last = 0;
-  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-  return {begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size())};
+absl::Span<const std::byte> SpanOf(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  size_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    last += static_cast<size_t>((tensor.size(i) - 1) * tensor.stride(i));
+  }
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          (last + 1) * tensor.element_size()};
 }
 
 at::Tensor EmptyLike(int64_t count, const at::Tensor& like) {
@@ -54,6 +51,14 @@ lane::Job::Launch LaunchOf(const CollectiveCall& collective, const OnStream& on_
   return [collective, stream = on_stream](Communicator& communicator) mutable {
     return LaunchCollective(communicator, collective, PointerTo(stream));
   };
+}
+
+lane::Job::Launch SendOf(Tensor source, Rank destination, int32_t tag) {
+  return [=](Communicator& communicator) { return Send(communicator, source, destination, tag); };
+}
+
+lane::Job::Launch RecvOf(Tensor target, Rank source, int32_t tag) {
+  return [=](Communicator& communicator) { return Recv(communicator, target, source, tag); };
 }
 
 void Call::Refuse(const std::string& what) const {
@@ -80,10 +85,8 @@ Tensor Call::FlatOf(const at::Tensor& tensor, const std::string& argument) const
 }
 
 bool Call::IsWritten(const at::Tensor& tensor) const {
-  const Span span = SpanOf(tensor);
   return std::any_of(written_.begin(), written_.end(), [&](const at::Tensor& written) {
-    const Span other = SpanOf(written);
-    return span.begin < other.end && other.begin < span.end;
+    return Overlap(SpanOf(tensor), SpanOf(written));
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,9 @@ namespace pelton::torch_bindings {
 
 // Launches `collective`, as often as it is called: again after a launch that found no room.
 lane::Job::Launch LaunchOf(const CollectiveCall& collective, const OnStream& on_stream);
+// The same of messages in the host's memory.
+lane::Job::Launch SendOf(Tensor source, Rank destination, int32_t tag);
+lane::Job::Launch RecvOf(Tensor target, Rank source, int32_t tag);
 
 // Tensors that are not contiguous are packed here, and unpacked when the job is done. Types that no
 // reduction knows (float8, quantised bits) may still be moved: as bytes.

@@ -21,15 +21,6 @@ namespace {
 
 using Use = Call::Use;
 
-void AddSend(Call& call, Tensor source, Rank destination, int32_t tag) {
-  call.Launch(
-      [=](Communicator& communicator) { return Send(communicator, source, destination, tag); });
-}
-
-void AddRecv(Call& call, Tensor target, Rank source, int32_t tag) {
-  call.Launch([=](Communicator& communicator) { return Recv(communicator, target, source, tag); });
-}
-
 int32_t TagOf(const Call& call, int tag) {
   if (tag < 0) call.Refuse(absl::StrCat("tag: ", tag, " is negative"));
   return tag;
@@ -90,8 +81,8 @@ void ProcessGroup::AddExchange(Call& call, const std::vector<Tensor>& outputs,
   for (int step = 1; step < size; ++step) {
     const int destination = (getRank() + step) % size;
     const int source = (getRank() - step + size) % size;
-    AddSend(call, inputs[static_cast<size_t>(destination)], Rank(destination), kExchangeTag);
-    AddRecv(call, outputs[static_cast<size_t>(source)], Rank(source), kExchangeTag);
+    call.Launch(SendOf(inputs[static_cast<size_t>(destination)], Rank(destination), kExchangeTag));
+    call.Launch(RecvOf(outputs[static_cast<size_t>(source)], Rank(source), kExchangeTag));
   }
 }
 
@@ -134,7 +125,7 @@ ProcessGroup::Work ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& 
   const ::c10d::OpType type = ::c10d::OpType::GATHER;
   if (root.value() != getRank()) {
     CheckSize(call, "gather_list on a rank that is not the root", outputs.size(), 0);
-    AddSend(call, call.Reads(input, "tensor"), root, kExchangeTag);
+    call.Launch(SendOf(call.Reads(input, "tensor"), root, kExchangeTag));
     return Submit(std::move(call), {type, options.timeout, options.asyncOp}, inputs, {});
   }
   const Tensors& list = Only(call, "gather_list", outputs);
@@ -142,7 +133,8 @@ ProcessGroup::Work ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& 
   for (int i = 0; i < getSize(); ++i) {
     if (i == getRank()) continue;
     const at::Tensor& output = list[static_cast<size_t>(i)];
-    AddRecv(call, call.Writes(output, absl::StrCat("gather_list[", i, "]")), Rank(i), kExchangeTag);
+    call.Launch(
+        RecvOf(call.Writes(output, absl::StrCat("gather_list[", i, "]")), Rank(i), kExchangeTag));
   }
   call.CopyAtEnd(list[static_cast<size_t>(getRank())], call.Keeps(input, "tensor"));
   return Submit(std::move(call), {type, options.timeout, options.asyncOp}, inputs,
@@ -156,7 +148,7 @@ ProcessGroup::Work ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>&
   const Rank root = RootOf(call, options.rootRank, getSize());
   if (root.value() != getRank()) {
     CheckSize(call, "scatter_list on a rank that is not the root", inputs.size(), 0);
-    AddRecv(call, call.Writes(output, "tensor"), root, kExchangeTag);
+    call.Launch(RecvOf(call.Writes(output, "tensor"), root, kExchangeTag));
   } else {
     const Tensors& list = Only(call, "scatter_list", inputs);
     CheckList(call, "scatter_list", list, output);
@@ -166,7 +158,7 @@ ProcessGroup::Work ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>&
       if (i == getRank()) {
         call.CopyAtEnd(output, call.Keeps(input, argument));
       } else {
-        AddSend(call, call.Reads(input, argument), Rank(i), kExchangeTag);
+        call.Launch(SendOf(call.Reads(input, argument), Rank(i), kExchangeTag));
       }
     }
   }
@@ -178,7 +170,7 @@ ProcessGroup::Work ProcessGroup::send(Tensors& tensors, int destination, int tag
   Call call = Begin("send", Use::kMoved);
   const Tensor source = call.Reads(Only(call, "tensor", tensors), "tensor");
   call.SetSend();
-  AddSend(call, source, PeerOf(call, destination, getRank(), getSize()), TagOf(call, tag));
+  call.Launch(SendOf(source, PeerOf(call, destination, getRank(), getSize()), TagOf(call, tag)));
   return Submit(std::move(call), {::c10d::OpType::SEND}, tensors, {tensors});
 }
 
@@ -186,7 +178,7 @@ ProcessGroup::Work ProcessGroup::recv(Tensors& tensors, int source, int tag) {
   Call call = Begin("recv", Use::kMoved);
   const Tensor target = call.Writes(Only(call, "tensor", tensors), "tensor");
   call.SetReceive(TagOf(call, tag), /*is_from_any=*/false);
-  AddRecv(call, target, PeerOf(call, source, getRank(), getSize()), tag);
+  call.Launch(RecvOf(target, PeerOf(call, source, getRank(), getSize()), tag));
   return Submit(std::move(call), {::c10d::OpType::RECV}, tensors, {tensors, false, source, {}});
 }
 
