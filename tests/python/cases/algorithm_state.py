@@ -393,6 +393,22 @@ def weights_that_come_back_leave_the_algorithm_as_it_was() -> None:
 
 
 @case(2)
+def weights_that_come_back_on_one_rank_alone_hold_up_nobody() -> None:
+    """Also where they never went, as with averages that are still equal to them."""
+    bagua.destroy_process_group()
+    bagua.init_process_group(timeout=10)
+    model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
+    own = copy.deepcopy(model.state_dict())
+    others = {name: value * 0 for name, value in own.items()}
+    for step, loads in enumerate([(own, own), (others, own), (others, own, own, own), (own, own, others, own)]):
+        for weights in loads if rank_and_size()[0] == 0 else ():
+            model.load_state_dict(weights)
+        _train(model, optimizer, range(step, step + 1), lr=0.0)  # which leaves the weights as they are
+    bagua.destroy_process_group()
+    bagua.init_process_group()
+
+
+@case(2)
 def ranks_that_load_different_weights_come_to_their_mean() -> None:
     model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
     _train(model, optimizer, range(3), lr=0.1)

@@ -29,13 +29,16 @@ class LoadedWeights:
     def __init__(self) -> None:
         self._before: torch.Tensor | None = None
         self._before_last: torch.Tensor | None = None  # of the loads
+        self._same_count = 0  # of loads in a row, up to the last one that has ended, that wrote what was there
         self._state_came = False
 
     def come(self, weights: NamedTensors) -> None:
         """`load_state_dict` is about to write to the weights."""
-        self._before_last = hashes([tensor for _, tensor in weights])
+        now = hashes([tensor for _, tensor in weights])
+        self._end_load(now)
+        self._before_last = now
         if self._before is None:
-            self._before = self._before_last
+            self._before = now
 
     def state_came(self) -> None:
         """What the algorithm remembers was loaded, too: it goes with the weights, whichever came first."""
@@ -44,17 +47,25 @@ class LoadedWeights:
     def take(self, weights: NamedTensors) -> Loading:
         """What was loaded until now; asked once, at a forward pass in training mode.
 
-        Weights that are the same as before concern all ranks if the last load wrote what was there, because another
-        rank may have loaded the same in place of others. If it changed them, they came back, as after an evaluation of
-        averaged weights, which one rank may do alone.
+        Weights that are the same as before concern all ranks if one load wrote what was there, because another rank may
+        have loaded the same in place of others. They came back, as after an evaluation of averaged weights, which one
+        rank may do alone, if the last load changed them, or if two loads in a row wrote what was there, because
+        averages may still be equal to the weights.
         """
-        before, before_last, came = self._before, self._before_last, self._state_came
-        self._before, self._before_last, self._state_came = None, None, False
-        if before is None or before_last is None or came:
-            return Loading(concerns_all=False, changed=False)
-        now = hashes([tensor for _, tensor in weights])
-        changed = not torch.equal(before, now)
-        return Loading(changed or torch.equal(before_last, now), changed)
+        before, came = self._before, self._state_came
+        if before is None or came:
+            loading = Loading(concerns_all=False, changed=False)
+        else:
+            now = hashes([tensor for _, tensor in weights])
+            self._end_load(now)
+            changed = not torch.equal(before, now)
+            loading = Loading(changed or self._same_count == 1, changed)
+        self._before, self._before_last, self._same_count, self._state_came = None, None, 0, False
+        return loading
+
+    def _end_load(self, now: torch.Tensor) -> None:
+        if self._before_last is not None:
+            self._same_count = self._same_count + 1 if torch.equal(self._before_last, now) else 0
 
 
 def settle_loaded(inner: Any) -> None:
@@ -71,7 +82,7 @@ def settle_loaded(inner: Any) -> None:
     """
     weights = inner._selected.trainable
     loading = inner._loaded.take(weights)
-    if not loading.concerns_all or inner._rounds is None or not inner._rounds.remembers_weights:
+    if not loading.concerns_all:
         return
     communicator = inner.process_group.get_global_communicator()
     try:

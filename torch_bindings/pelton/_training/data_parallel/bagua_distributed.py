@@ -224,7 +224,7 @@ class BaguaDistributedDataParallel:
         load_own_state(self, state_dict)
 
     def before_load(self) -> None:
-        """`load_state_dict` of the model is about to write to its weights."""
+        """`load_state_dict` of the model is about to write to its weights, which concerns what remembers weights."""
         _before_writes.settle()
         if self._rounds is not None and self._rounds.remembers_weights:
             self._loaded.come(self._selected.trainable)
