@@ -162,6 +162,24 @@ def gradients_of_before_the_wrapping_are_communicated_though_frozen_by_then() ->
     assert_same({name: gradients(model)[name] for name in of_frozen[0]}, mean_of(of_frozen))
 
 
+@case(2)
+def a_frozen_part_that_was_trained_before_may_be_wrapped_by_itself_later() -> None:
+    """Its gradients are of no pass of the whole, none of whose optimizers steps it."""
+    generator, judge = nn.Linear(6, 6), seeded(0, lambda: nn.Linear(6, 3))
+    reference = seeded(0, lambda: nn.Linear(6, 3))
+    whole = nn.Sequential(generator, judge)
+    run_backward(judge, 0)
+    judge.requires_grad_(False)
+    wrap(whole, [torch.optim.SGD(generator.parameters(), lr=0.1)])
+    run_backward(whole, 1)
+    judge.requires_grad_(True)
+    wrap(judge, [torch.optim.SGD(judge.parameters(), lr=0.1)])
+    judge.zero_grad()
+    run_backward(judge, 2)
+    per_rank = [local_gradients(reference, batch(r, 2, *SHAPE)) for r in range(rank_and_size()[1])]
+    assert_same(gradients(judge), mean_of(per_rank))
+
+
 class _Resetting(Centralized):
     """Begins another phase when the test says so."""
 

@@ -7,9 +7,10 @@ import contextlib
 import datetime
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import torch
 from pelton_run.variables import name_in_force
 from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]  # exported on a condition
 
@@ -29,6 +30,8 @@ class _Detachable(Protocol):
     module: Any
     process_group: Any
     bagua_module_name: str
+    _rounds: Any
+    _selected: Any
 
     def detach(self, reason: str = ..., timeout_s: float = ..., *, keeps_watch: bool = ...) -> None: ...
 
@@ -93,6 +96,12 @@ class Session:
     def models(self) -> list[_Detachable]:
         """The wrapped models that are still there, in the order in which they were wrapped."""
         return list(self._models)
+
+    def communicated_by_others(self, this: Any) -> Iterator[tuple[_Detachable, str, torch.Tensor]]:
+        """What wrapped models besides this one communicate now: each one's object, and its tensors by name."""
+        for model in self.models():
+            if model is not this and model._rounds is not None:
+                yield from ((model, name, tensor) for name, tensor in model._selected.trainable)
 
     def end(self, timeout_s: float) -> None:
         """Leaves the job. Idempotent. Blocks: until `timeout_s`, rank 0 for the other ranks' leaving too.

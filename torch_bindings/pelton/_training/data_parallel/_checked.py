@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,37 +83,33 @@ def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, in
         )
 
 
-def check_unowned(this: Any, others: Callable[[], Iterable[Any]], trainable: NamedTensors) -> None:
+def check_unowned(this: Any, trainable: NamedTensors) -> None:
     """Two wrapped models would communicate a parameter of both twice.
 
     Args:
       this: the object behind the model that is being wrapped.
-      others: the objects behind the models that are.
-      trainable: the parameters of the former.
+      trainable: its parameters.
 
     Raises:
       InvalidArgument: one of them is another model's.
     """
-    complaint = _owned(this, others(), trainable)
+    complaint = _owned(this, trainable)
     if complaint:
         gc.collect()  # a model that nobody holds any more refers to what wraps it, and waits for a collection
-        complaint = _owned(this, others(), trainable)
+        complaint = _owned(this, trainable)
     if complaint:
         raise InvalidArgument(complaint)
 
 
-def _owned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> str:
-    for other in others:
-        if type(other) is not type(this) or other is this or other._rounds is None:
-            continue
-        owned = {id(tensor): name for name, tensor in other._selected.trainable}
-        for name, tensor in trainable:
-            if id(tensor) in owned:
-                model = other.bagua_module_name
-                return (
-                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of {model}; ignore it in one "
-                    f"of the two, or end the wrapping of {model} on all ranks before, by its bagua_ddp.detach()"
-                )
+def _owned(this: Any, trainable: NamedTensors) -> str:
+    names = {id(tensor): name for name, tensor in trainable}
+    for other, name, tensor in this._session.communicated_by_others(this):
+        if id(tensor) in names:
+            model = other.bagua_module_name
+            return (
+                f"parameter '{names[id(tensor)]}' is already communicated as '{name}' of {model}; ignore it in one "
+                f"of the two, or end the wrapping of {model} on all ranks before, by its bagua_ddp.detach()"
+            )
     return ""
 
 

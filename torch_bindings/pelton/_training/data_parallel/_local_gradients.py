@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pelton._training._parameters import NamedTensors, SelectedTensors
+from pelton._training._parameters import NamedTensors, SelectedTensors, names_without_optimizer
 from pelton._training._state_broadcast import agree_on, everyone, of_all_ranks
 from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._make_rounds import without_optimizer
@@ -47,13 +47,17 @@ def local_gradients(named: NamedTensors, group: BaguaProcessGroup, last: Registe
 
 
 def _of_this_model(inner: Any, frozen: NamedTensors) -> NamedTensors:
-    """Those whose gradient may come from backward passes of this model, and not of another one that has them, too."""
+    """Those whose gradient may come from backward passes of this model, and not of another one that has them, too.
+
+    At a first wrapping no passes are known. A parameter that none of the given optimizers steps may belong to a part
+    that was trained before and is wrapped by itself later, which communicates its gradient then.
+    """
     if inner._last is not None:
         before = {id(tensor) for _, tensor in inner._last.selected.trainable}
         return [(name, tensor) for name, tensor in frozen if id(tensor) in before]
-    others = [other for other in inner._session.models() if type(other) is type(inner) and other is not inner]
-    owned = {id(tensor) for other in others if other._rounds is not None for _, tensor in other._selected.trainable}
-    return [(name, tensor) for name, tensor in frozen if id(tensor) not in owned]
+    others = {id(tensor) for _, _, tensor in inner._session.communicated_by_others(inner)}
+    unstepped = names_without_optimizer(frozen, inner.bagua_optimizers) if inner.bagua_optimizers else []
+    return [(name, tensor) for name, tensor in frozen if id(tensor) not in others and name not in unstepped]
 
 
 def keep_local(inner: Any, selected: SelectedTensors) -> SelectedTensors:

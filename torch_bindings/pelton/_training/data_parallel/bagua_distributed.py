@@ -487,7 +487,7 @@ class BaguaDistributedDataParallel:
         communicator = self.process_group.get_global_communicator()
         with agreeing(communicator):
             selected = select(self.module)
-            check_unowned(self, self._session.models, selected.trainable)
+            check_unowned(self, selected.trainable)
             check_within(self.module, selected.trainable, runtime_algorithm(self.bagua_algorithm))
             check_experts(self.module, self.process_group)
         self._session.dropped.end_stopped()
