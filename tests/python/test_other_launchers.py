@@ -80,6 +80,10 @@ def test_numbers(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], exp
         ({"PMI_SIZE": "8"}, ["PMI_SIZE=8", "PMI_RANK"]),
         ({"PMIX_RANK": "1"}, ["PMIX_RANK=1", "WORLD_SIZE"]),
         ({"SLURM_PROCID": "1"}, ["SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"]),
+        # Of one of srun's tasks whose number of tasks was lost, and of ranks that are to meet.
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, ["SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE=1"]),
+        ({"SLURM_PROCID": "0", "SLURM_STEPID": "0"}, ["SLURM_PROCID=0", "WORLD_SIZE=1"]),
+        ({"SLURM_PROCID": "0", "MASTER_ADDR": "127.0.0.1"}, ["SLURM_PROCID=0", "WORLD_SIZE=1"]),
         ({"SLURM_PROCID": "one", "SLURM_NTASKS": "2"}, ["SLURM_PROCID='one'"]),
     ],
 )

@@ -17,6 +17,7 @@ _REMEDY = (
     "Start one process per task with the launcher's own command (srun, mpirun), or with `pelton run` or torchrun, "
     "or set RANK and WORLD_SIZE on every process (WORLD_SIZE=1 for one that trains alone)"
 )
+_NOT_ALONE = ("SLURM_STEP_ID", "SLURM_STEPID", "MASTER_ADDR")  # of srun's tasks; for ranks that meet
 _FIRST_PORT, _PORTS = 15000, 16384  # below what Linux gives to programs that ask for any
 
 
@@ -49,7 +50,8 @@ def variables() -> dict[str, str]:
 
     Raises:
       InvalidArgument: a launcher speaks of several tasks, but not of this one's number, or of a number, but not of
-        how many there are; or one of its variables is not a number.
+        how many there are, unless that is task 0 of a script that SLURM's sbatch has started and nothing speaks of
+        others; or one of its variables is not a number.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return {}
@@ -104,8 +106,8 @@ def _from(launcher: _Launcher) -> dict[str, str] | None:
             f"tell this one's number, are not set. {_REMEDY}"
         )
     if size is None and said_size is None:
-        if launcher.rank == "SLURM_PROCID" and rank == 0:  # sbatch without -n: a script of one task
-            return None
+        if launcher.rank == "SLURM_PROCID" and rank == 0 and not any(name in os.environ for name in _NOT_ALONE):
+            return None  # sbatch without -n: a script of one task
         raise InvalidArgument(
             f"{launcher.rank}={rank} in the environment is this task's number, but neither "
             f"{' nor '.join([*launcher.sizes, 'WORLD_SIZE'])} tells how many there are. {_REMEDY}"
