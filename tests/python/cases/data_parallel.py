@@ -14,7 +14,7 @@ import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as torch_functional
-from pelton.errors import InvalidArgument, Unsupported
+from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
 from pelton.torch_api.algorithms import Algorithm, GlobalAlgorithmRegistry
 from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
 from pelton.torch_api.data_parallel import DistributedDataParallel, DistributedDataParallel_V1_9_0
@@ -293,6 +293,21 @@ def a_wrapper_whose_module_is_wrapped_again_stands_for_that() -> None:
     square_loss(reference, batch(rank, 0, 4, 6)).backward()
     for name, gradient in gradients(reference).items():
         torch.testing.assert_close(gradients(model)[name], gradient)
+
+
+@case(2)
+def a_wrapper_says_why_the_last_wrapping_of_its_module_has_ended() -> None:
+    model: Any = seeded(0, make_mlp)
+    held = DistributedDataParallel(model)
+    first = held.inner
+    for _ in range(2):
+        model.with_bagua([], Algorithm.init("gradient_allreduce"))
+        with raises(FailedPrecondition, "it was wrapped again; call pelton.wrapping_of(model)"):
+            first.consolidate()
+    model.bagua_ddp.detach()
+    for ended in (held.inner, first):
+        with raises(FailedPrecondition, "it was detached; wrap it again on all ranks"):
+            ended.consolidate()
 
 
 @case(3)

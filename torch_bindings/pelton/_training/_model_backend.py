@@ -32,7 +32,7 @@ class ModelBackend:
         Raises:
           PeltonError: what the round failed with; the exception itself that an operation written in Python raised.
         """
-        return int(self._model.wait_pending())
+        return int(self._model.finish_round())
 
     def mark_communication_ready(self, bagua_tensor: Any, event: object = None) -> None:
         """Says that a registered tensor is final; when all of its bucket are, the bucket's operations run.

@@ -46,7 +46,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     predecessor = wrapping_of(module)
     if predecessor is not None:
         release(module, predecessor)
-        predecessor.make_way()
+        predecessor.make_way(inner)
     pre_hook = module.register_forward_pre_hook(_before_forward)
     hook = module.register_forward_hook(_after_forward)
     load_hook = module.register_load_state_dict_pre_hook(_before_load)  # type: ignore[no-untyped-call]

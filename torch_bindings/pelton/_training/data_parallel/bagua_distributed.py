@@ -99,6 +99,7 @@ class BaguaDistributedDataParallel:
         self._bucket_bytes = env.get_default_bucket_size() if bucket_bytes is None else bucket_bytes
         self._is_synchronized = True
         self._ended: tuple[str, str] | None = None  # why, and what to do
+        self._successor: BaguaDistributedDataParallel | None = None
         self._rounds: Rounds | None = None
         # The latest, which may be detached: what comes after them takes over what they know of gradients.
         self._last: Registered | None = predecessor._last if predecessor is not None else None
@@ -336,18 +337,9 @@ class BaguaDistributedDataParallel:
             if self._tuning is not None:
                 self._tuning.begin(self)
 
-    def finish_round(self) -> None:
+    def finish_round(self) -> int:
         """Completes the round that is open, if one is: one that a nested backward pass left open, where the loss was
-        not made of the model's outputs, or one of weights. Collective then.
-
-        Raises:
-          PeltonError: what the round failed with.
-        """
-        if self._rounds is not None:
-            self._rounds.finish()
-
-    def wait_pending(self) -> int:
-        """Completes the round that is open, if one is, and returns the number of its buckets.
+        not made of the model's outputs, or one of weights; the number of its buckets. Collective then.
 
         Raises:
           PeltonError: what the round failed with.
@@ -405,9 +397,9 @@ class BaguaDistributedDataParallel:
             forget(self)
             release(self.module, self)
 
-    def make_way(self) -> None:
+    def make_way(self, successor: BaguaDistributedDataParallel) -> None:
         """Another object keeps the model together now: steps do not concern this one, which somebody may still hold."""
-        self._last = None
+        self._last, self._successor = None, successor
         self._ended = "it was wrapped again", "call pelton.wrapping_of(model) for the object behind it now"
         forget(self)
 
@@ -454,6 +446,8 @@ class BaguaDistributedDataParallel:
 
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
+            if self._successor is not None:
+                self._successor._live_rounds()  # where that has ended, too, its reason counts
             reason, remedy = self._ended or ("its registration failed", _WRAP_AGAIN)
             raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {reason}; {remedy}")
         return self._rounds
