@@ -35,7 +35,7 @@ from pelton._training.data_parallel._contest import Contest, begin_tuning, load_
 from pelton._training.data_parallel._equality import check_of
 from pelton._training.data_parallel._functional import is_functional_call
 from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle_loaded
-from pelton._training.data_parallel._local_gradients import Registered, keep_local, local_gradients
+from pelton._training.data_parallel._local_gradients import Registered, hand_on, keep_local, leave_sums, local_gradients
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
@@ -116,6 +116,7 @@ class BaguaDistributedDataParallel:
         self._schedules = ""  # rows between hosts that go before the job's
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
+        self._session.sums.pop(module, None)
         listen(self)
         self._session.add_model(self)
         if self._tuning is not None and self._tuning.schedules:
@@ -393,6 +394,8 @@ class BaguaDistributedDataParallel:
         if self._watch is not None:
             self._watch.detach()
         if not keeps_watch:
+            if rounds is not None:
+                leave_sums(self)
             self._last = None
             forget(self)
             release(self.module, self)
@@ -496,7 +499,7 @@ class BaguaDistributedDataParallel:
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
         algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
-        local = local_gradients(selected.trainable, self.process_group, self._last)
+        local = local_gradients(self, selected.trainable)
         with thawed(selected.trainable):
             self._hear(selected, algorithm)
             if algorithm is None:
@@ -507,8 +510,8 @@ class BaguaDistributedDataParallel:
             self._tuning.begin(self)
         rounds = self._live_rounds()
         rounds.set_synchronized(self._is_synchronized)
+        hand_on(self, rounds)
         if self._last is not None:
-            rounds.take_over(self._last.rounds)
             self._steps.take_over(self._last.steps)
         rounds.mark_local(local)
         self._last = Registered(self.process_group, selected, rounds, self._steps)
