@@ -107,7 +107,8 @@ def _of_parameters(inner: Any) -> list[str]:
 
 
 def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    from pelton._training.data_parallel._strangers import described, idle, strangers  # as below
+    from pelton._training._parameters import names_without_optimizer  # as below
+    from pelton._training.data_parallel._strangers import described, idle, strangers
 
     findings = []
     known = {id(optimizer) for optimizer in inner.bagua_optimizers}
@@ -118,11 +119,11 @@ def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> l
     if without:
         findings.append(f"given at wrapping, but steps none of its parameters: {_some(without)}")
     everyone = [*inner.bagua_optimizers, *optimizers]
-    stepped = {id(p) for optimizer in everyone for group in optimizer.param_groups for p in group["params"]}
     others = strangers(everyone)
     if others:
         findings.append(f"stepped, but of no wrapped model, so that Pelton averages nothing of it: {described(others)}")
-    alone = [n for n, p in inner.module.named_parameters() if p.requires_grad and id(p) not in stepped]
+    trained = [(name, parameter) for name, parameter in inner.module.named_parameters() if parameter.requires_grad]
+    alone = names_without_optimizer(trained, everyone)
     if alone:
         findings.append(f"no optimizer that is known steps {_some(alone)}")
     return findings

@@ -18,7 +18,7 @@ from pelton._training.checkpoint._ranks import paused
 from pelton._training.checkpoint.checkpointing import _continue_algorithm
 from pelton._training.data_parallel import DistributedDataParallel
 from pelton._training.data_parallel._checked import checked_algorithm
-from pelton.errors import FailedPrecondition, Unsupported
+from pelton.errors import Unsupported
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import DDPStrategy as _Base
@@ -30,6 +30,10 @@ _FITTING = "fit"  # TrainerFn.FITTING of either package, which equals its text
 _OPTIMIZERS, _SCHEDULERS = "optimizer_states", "lr_schedulers"
 _PARTS = "pelton_ranks"  # what each rank has beside rank 0's state
 _ALGORITHM = "pelton_algorithm"  # once it is read: what this rank's algorithm goes on from
+_REMEDY = (
+    "Start them by `pelton run` or torchrun, or by mpirun with mpi4py installed, and give Trainer their number as "
+    "devices= and num_nodes="
+)
 
 
 class AlgorithmStrategy(_Base):
@@ -106,7 +110,7 @@ class AlgorithmStrategy(_Base):
     def _configure_launcher(self) -> None:
         """As its base, before which Lightning has not yet written its own world size over the launcher's."""
         if self.world_size == 1 and not communication.is_initialized():
-            _refuse_to_be_alone(env.get_world_size())
+            _launchers.refuse_to_be_alone("Trainer", "Lightning", env.get_world_size(), _REMEDY)
         super()._configure_launcher()
 
     def setup_distributed(self) -> None:
@@ -243,14 +247,3 @@ class AlgorithmStrategy(_Base):
         for name in ("bagua", "pelton"):
             if name not in strategy_registry:
                 strategy_registry.register(name, cls, description="Pelton's algorithms; `algorithm` names one")
-
-
-def _refuse_to_be_alone(started: int) -> None:
-    """Lightning takes a process for a job of its own where it does not know the launcher, and says nothing."""
-    if started > 1:
-        raise FailedPrecondition(
-            f"Trainer: {_launchers.source()} in the environment: {started} processes were started, and Lightning has "
-            "taken this one for a job of its own, whose model would train alone. Start them by `pelton run` or "
-            "torchrun, or by mpirun with mpi4py installed, and give Trainer their number as devices= and num_nodes=; "
-            "or set WORLD_SIZE=1 for a process that is meant to be alone"
-        )

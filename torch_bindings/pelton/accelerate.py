@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from pelton._extras import optional_module
-from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
+from pelton.errors import InvalidArgument, Unsupported
 
 optional_module("accelerate", "pelton.accelerate", "accelerate")
 
@@ -25,6 +25,7 @@ from pelton_autoload import gloos_seat  # noqa: E402
 
 import pelton  # noqa: E402
 from pelton._training import _launchers, _session, communication, env  # noqa: E402
+from pelton._training._parameters import parameter_ids  # noqa: E402
 from pelton._training.checkpoint import _beside  # noqa: E402
 from pelton._training.checkpoint._ranks import paused  # noqa: E402
 from pelton._training.data_parallel._attachment import wrapping_of  # noqa: E402
@@ -73,7 +74,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         if env.get_world_size() > 1:
             _launchers.adopt()  # of which Accelerate knows some only, and those only with `cpu=True`
         super().__init__(*args, **kwargs)
-        _refuse_to_be_alone(self.num_processes)
+        if self.num_processes == 1:  # as without GPUs, unless Accelerate is told `cpu=True`
+            remedy = "Pass cpu=True, or set ACCELERATE_USE_CPU=1, where there are no GPUs"
+            _launchers.refuse_to_be_alone("Accelerator", "Accelerate", env.get_world_size(), remedy)
         _refuse_hooks(self.ddp_handler)
         self._algorithm = algorithm
         self._algorithm_options = algorithm_options or {}
@@ -206,7 +209,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             return
         model.to(self.device)  # before its parameters are registered; an optimizer keeps them
         parameters = {id(parameter) for parameter in model.parameters()}
-        own = [optimizer for optimizer in optimizers if _steps(optimizer, parameters)]
+        own = [optimizer for optimizer in optimizers if not parameters.isdisjoint(parameter_ids(optimizer))]
         if not own:
             raise InvalidArgument(
                 f"prepare: {type(model).__name__} comes without an optimizer that steps it; pass both in one call. A "
@@ -223,17 +226,6 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
     def _inner_objects(self) -> dict[str, Any]:
         return {str(number): inner for number, (_, inner) in enumerate(self._trained().models)}
-
-
-def _refuse_to_be_alone(num_processes: int) -> None:
-    """Without GPUs Accelerate trains each process by itself, and says nothing, unless it is told `cpu=True`."""
-    started = env.get_world_size()
-    if started > 1 and num_processes == 1:
-        raise FailedPrecondition(
-            f"Accelerator: {started} processes were started, and Accelerate has taken this one for a job of its own, "
-            "whose model would train alone. Pass cpu=True, or set ACCELERATE_USE_CPU=1, where there are no GPUs; or "
-            "set WORLD_SIZE=1 for a process that is meant to be alone"
-        )
 
 
 def _refuse_several_hosts() -> None:
@@ -268,10 +260,6 @@ def _inner_of(model: nn.Module) -> Any:
 
 def _is_wrapped(model: nn.Module) -> bool:
     return wrapping_of(model) is not None or isinstance(model, DistributedDataParallel_V1_9_0)
-
-
-def _steps(optimizer: torch.optim.Optimizer, parameters: set[int]) -> bool:
-    return any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _is_frozen(model: nn.Module) -> bool:

@@ -11,7 +11,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 
 _REMEDY = (
     "Start one process per task with the launcher's own command (srun, mpirun), or with `pelton run` or torchrun, "
@@ -75,6 +75,26 @@ def adopt() -> None:
     """Writes `variables()` into the environment, for torch's own rendezvous and for other libraries."""
     found = variables()
     os.environ.update(_master(found) if found else {}, **found)
+
+
+def refuse_to_be_alone(caller: str, framework: str, started: int, remedy: str) -> None:
+    """Of a framework that takes a process for a job of its own, and says nothing, where it knows no launcher of it.
+
+    Args:
+      caller: its class that has done so.
+      framework: its name.
+      started: how many processes the environment speaks of.
+      remedy: what to do, but for a process that is meant to be alone.
+
+    Raises:
+      FailedPrecondition: there are several.
+    """
+    if started > 1:
+        raise FailedPrecondition(
+            f"{caller}: {source()} in the environment: {started} processes were started, and {framework} has taken "
+            f"this one for a job of its own, whose model would train alone. {remedy}; or set WORLD_SIZE=1 for a "
+            "process that is meant to be alone"
+        )
 
 
 def job_identity() -> str:

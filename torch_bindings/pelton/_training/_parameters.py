@@ -236,9 +236,12 @@ def check_gradients(
         )
 
 
+def parameter_ids(optimizer: Any) -> set[int]:
+    """Ids of what it steps, also of an object that only wraps an optimizer; empty: it does not tell."""
+    return {id(parameter) for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]}
+
+
 def names_without_optimizer(trainable: NamedTensors, optimizers: Iterable[torch.optim.Optimizer]) -> list[str]:
     """Names of the trainable parameters that none of the optimizers steps."""
-    stepped = {
-        id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
-    }
+    stepped = set[int]().union(*map(parameter_ids, optimizers))
     return [name for name, parameter in trainable if id(parameter) not in stepped]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +136,6 @@ class Session:
 
 _session: Session | None = None
 _joined_count = 0  # jobs so far
-_has_told = False  # of the variable that has no effect
 
 
 def is_initialized() -> bool:
@@ -212,7 +212,8 @@ def init_process_group(
     if backend.host_warning:
         warn(backend.host_warning, RuntimeWarning)
     _session = Session(backend, place, timeout_s)
-    _tell_what_is_ignored(rank)
+    if rank == 0 and env.is_report_metrics_switch_on():
+        _tell_what_is_ignored()
     if makes_torch_group:
         _make_torch_group(_session)
 
@@ -237,13 +238,11 @@ def _make_torch_group(session: Session) -> None:
         raise
 
 
-def _tell_what_is_ignored(rank: int) -> None:
-    """Says once a process, on rank 0, that one of Bagua's variables has no effect."""
-    global _has_told
-    if env.is_report_metrics_switch_on() and rank == 0 and not _has_told:
-        _has_told = True
-        name = name_in_force("BAGUA_REPORT_METRICS")
-        warn(f"{name} is set in the environment, but has no effect in Pelton", RuntimeWarning)
+@functools.cache
+def _tell_what_is_ignored() -> None:
+    """Says once a process that one of Bagua's variables has no effect."""
+    name = name_in_force("BAGUA_REPORT_METRICS")
+    warn(f"{name} is set in the environment, but has no effect in Pelton", RuntimeWarning)
 
 
 def destroy() -> None:

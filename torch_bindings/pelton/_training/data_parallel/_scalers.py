@@ -11,17 +11,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
 from pelton import _C
-from pelton._training._parameters import SelectedTensors
+from pelton._training._parameters import SelectedTensors, parameter_ids
 from pelton._training._state_broadcast import everyone, of_all_ranks
 from pelton.errors import FailedPrecondition
 
 # The scalers whose `step` is under way, each with the optimizers that have begun a step within it.
 _under_way: list[tuple[Any, list[Any]]] = []
-
-
-def parameter_ids(optimizer: Any) -> set[int]:
-    """Ids of what it steps, also of an object that only wraps an optimizer; empty: it does not tell."""
-    return {id(parameter) for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]}
 
 
 def note_step(optimizer: Any) -> None:

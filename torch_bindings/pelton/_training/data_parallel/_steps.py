@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pelton._training import _before_writes
-from pelton._training._parameters import NamedTensors
-from pelton._training.data_parallel._scalers import note_step, parameter_ids, watch_scalers
+from pelton._training._parameters import NamedTensors, parameter_ids
+from pelton._training.data_parallel._scalers import note_step, watch_scalers
 from pelton._training.data_parallel._strangers import described, idle, strangers
 from pelton._warn import warn
 from pelton.errors import FailedPrecondition

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pelton._training import _session
-from pelton._training.data_parallel._scalers import parameter_ids
+from pelton._training._parameters import parameter_ids
 
 
 def strangers(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:

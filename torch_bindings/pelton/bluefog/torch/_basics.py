@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -52,7 +53,6 @@ __all__ = [
 DiGraph = Any  # networkx's, which has no types
 
 _is_suspended = False
-_has_told_of_timeline = False
 _MOST_NAMES_SHOWN = 8
 
 
@@ -321,10 +321,13 @@ def shown_if_there_is_a_timeline(tensor_name: str, activity_name: str) -> Abstra
 
 
 def _timeline() -> Timeline | None:
-    """None is said once."""
-    global _has_told_of_timeline
     timeline = _world.current().timeline
-    if timeline is None and not _has_told_of_timeline:
-        _has_told_of_timeline = True
-        _log.tell(logging.ERROR, "bluefog: there is no timeline; set BLUEFOG_TIMELINE, or bfrun --timeline-filename")
+    if timeline is None:
+        _tell_of_no_timeline()
     return timeline
+
+
+@functools.cache
+def _tell_of_no_timeline() -> None:
+    """Once a process."""
+    _log.tell(logging.ERROR, "bluefog: there is no timeline; set BLUEFOG_TIMELINE, or bfrun --timeline-filename")

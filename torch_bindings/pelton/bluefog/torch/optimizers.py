@@ -56,16 +56,11 @@ Models = Union[torch.nn.Module, Sequence[torch.nn.Module]]
 _Names = Union[Iterable[tuple[str, torch.Tensor]], None]
 
 
-def _models_of(model: Models) -> list[torch.nn.Module]:
+def _models_and_parameters(optimizer: torch.optim.Optimizer, model: Models) -> tuple[list[torch.nn.Module], Named]:
+    """The models, and all that the optimizer steps, by name: those of container modules too, shared ones once."""
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     if not models or not all(isinstance(one, torch.nn.Module) for one in models):
         raise InvalidArgument(f"model: is {model!r}; must be a torch.nn.Module or a list of such")
-    return models
-
-
-def _models_and_parameters(optimizer: torch.optim.Optimizer, model: Models) -> tuple[list[torch.nn.Module], Named]:
-    """The models, and all that the optimizer steps, by name: those of container modules too, shared ones once."""
-    models = _models_of(model)
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for number, one in enumerate(models):
         for name, parameter in one.named_parameters():

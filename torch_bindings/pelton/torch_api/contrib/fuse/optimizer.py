@@ -13,6 +13,7 @@ from torch import optim
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from pelton._training._parameters import parameter_ids
 from pelton._warn import warn
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.contrib.fuse._fusion import Fusion
@@ -196,4 +197,4 @@ def _check_options(optimizer: Optimizer) -> None:
 
 
 def _wrapped_parameters(optimizer: Optimizer) -> WrappedParameters:
-    return wrapped_parameters({id(parameter) for group in optimizer.param_groups for parameter in group["params"]})
+    return wrapped_parameters(parameter_ids(optimizer))
