@@ -294,7 +294,8 @@ def a_low_precision_operation_of_one_host_is_the_hosts_mean() -> None:
     replicas = [torch.full((7,), 9.0) for _ in range(3)]
 
     def append(bucket: BaguaBucket) -> Any:
-        return bucket.append_low_precision_decentralized_synchronous_op(*replicas, compression="one_bit")
+        weight, left, right = replicas
+        return bucket.append_low_precision_decentralized_synchronous_op(weight, left, right, compression="one_bit")
 
     model = _of_weights("low_precision_decentralized", append)
     for _ in range(2):

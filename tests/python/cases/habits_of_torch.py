@@ -487,3 +487,50 @@ def fast_weights() -> None:
     under("gradient_allreduce", habit)
     for weight in under("gradient_allreduce", habit):
         assert_same_on_all_ranks([weight])
+
+
+@case(2)
+def models_that_torch_jit_has_made() -> None:
+    def habit_of(make: Callable[[nn.Module], Any]) -> Callable[[World], Any]:
+        return lambda world: training(world, make(Net()))
+
+    makers: tuple[Callable[[nn.Module], Any], ...] = (
+        torch.jit.script,
+        lambda model: torch.jit.trace(model, torch.zeros(4, 6)),
+        lambda model: nn.Sequential(torch.jit.script(model)),
+    )
+    for make in makers:
+        assert_as_ddp(habit_of(make), exactly=False)  # what is compiled rounds in its own way
+        for name in ("decentralized", "local_sgd"):
+            torch.testing.assert_close(under(name, habit_of(make)), under(name, plain))
+
+
+@case(2)
+def gradients_whose_memory_is_given_to_other_processes() -> None:
+    """`share_memory_()` gives the storage of a gradient other memory, as a queue of torch.multiprocessing does."""
+
+    def share_gradients(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.share_memory_()
+
+    def habit_of(share: Callable[[nn.Module], Any], set_to_none: bool, width: int = 6) -> Callable[[World], Any]:
+        def habit(world: World) -> Any:
+            model = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width))
+            optimizer = world.optimizer(model.parameters())
+            wrapped = world.wrap(model, [optimizer])
+            for step in range(STEPS):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                of_output(wrapped, world.batch(step)).backward()
+                if step % 2 == 1:
+                    share(model)
+                optimizer.step()
+            return model
+
+        return habit
+
+    for set_to_none in (True, False):
+        for share in (share_gradients, nn.Module.share_memory):
+            assert_same_under(EVERY, habit_of(share, set_to_none), habit_of(lambda _: None, set_to_none))
+        large = habit_of(share_gradients, set_to_none, 1024)  # a segment of its own, where it is born
+        assert_same_under(BY_GRADIENTS, large, habit_of(lambda _: None, set_to_none, 1024))

@@ -47,10 +47,13 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     if predecessor is not None:
         release(module, predecessor)
         predecessor.make_way(inner)
-    pre_hook = module.register_forward_pre_hook(_before_forward)
-    hook = module.register_forward_hook(_after_forward)
-    load_hook = module.register_load_state_dict_pre_hook(_before_load)  # type: ignore[no-untyped-call]
-    save_hook = module.register_state_dict_pre_hook(_before_save)  # type: ignore[no-untyped-call]
+    # By the class, because a scripted module, which calls its hooks, refuses the same as methods.
+    pre_hook = nn.Module.register_forward_pre_hook(module, _before_forward)
+    hook = nn.Module.register_forward_hook(module, _after_forward)
+    load_hook = nn.Module._register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+        module, _before_load, with_module=True
+    )
+    save_hook = nn.Module.register_state_dict_pre_hook(module, _before_save)  # type: ignore[no-untyped-call]
     module.__dict__.update(
         {
             "bagua_ddp": inner,
