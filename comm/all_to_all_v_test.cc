@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "comm/tags.h"
 #include "comm/transport/sim/sim_fabric.h"
+#include "core/actor/sim_executor.h"
+#include "core/base/moving_deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -83,6 +86,24 @@ TEST_F(AllToAllVTest, MissesItsDeadlineAndAborts) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_FALSE(Barrier(*world_[1]).ok());
   EXPECT_THAT(target_, ElementsAre(0, 0, 2, 3, 0, 0));  // its own part needed nobody
+}
+
+TEST(AllToAllVTimeTest, ItsDeadlineStandsStill) {
+  SimExecutor executor(1);
+  SimFabric fabric(WorldSize(2), {{absl::Hours(1), 0, {}}, 0, &executor.clock()});
+  executor.AddEventSource(&fabric);
+  auto world = *fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(2)));
+  std::vector<int32_t> source = {1, 2}, target = {0, 0}, sent = {7}, received = {0};
+  ASSERT_TRUE(Send(*world[1], TensorOf(sent), Rank(0), kAllToAllVTag).ok());
+  ASSERT_TRUE(Recv(*world[1], TensorOf(received), Rank(0), kAllToAllVTag).ok());
+  const Parts parts = {{0, 1}, {1, 1}};
+  Standstill standstill;
+  standstill.Begin(executor.Now());
+  EXPECT_EQ(AllToAllV(*world[0], TensorOf(source), parts, TensorOf(target), parts,
+                      executor.Now() + absl::Minutes(1), &standstill),
+            absl::OkStatus());
+  EXPECT_THAT(target, ElementsAre(1, 7));
+  executor.RemoveEventSource(&fabric);
 }
 
 TEST(AllToAllVAloneTest, CopiesTheOwnPart) {

@@ -16,10 +16,13 @@
 #include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr uint64_t kPieceCount = (1 << 20) / sizeof(int32_t);
 
@@ -192,6 +195,22 @@ TEST(RoomTest, MessagesBetweenHostsWaitInTheDaemonForTheirPlace) {
     return theirs == expected ? absl::OkStatus() : absl::InternalError("other values have come");
   };
   RunTrainers(exchange, TestDaemons::Hosts::kOneEach);
+}
+
+TEST(RoomTest, WhoIsMissingIsNamedWhileMessagesWaitInTheDaemon) {
+  const auto receive = [](Backend& backend,
+                          std::unique_ptr<Communicator> communicator) -> absl::Status {
+    if (backend.rank() == Rank(1)) return Barrier(backend.control(), "done", Soon());
+    std::vector<int32_t> values(limits::kMaxOperationsInFlight);
+    for (int32_t& value : values) {
+      RETURN_IF_ERROR(Recv(*communicator, {&value, 1, DType::kInt32}, Rank(1)).status());
+    }
+    const absl::Status missed =
+        Await(*communicator, {1}, Clock::Real().Now() + absl::Milliseconds(300));
+    EXPECT_THAT(std::string(missed.message()), HasSubstr("waiting for rank(s) 1"));
+    return Barrier(backend.control(), "done", Soon());
+  };
+  RunTrainers(receive, TestDaemons::Hosts::kOneEach);
 }
 
 }  // namespace

@@ -85,10 +85,13 @@ absl::Status ServedCommunicator::Serve(absl::string_view gone) {
 // Only where nothing has happened since the trainer's snapshot: what it has got since then nobody
 // knows.
 bool ServedCommunicator::MayBeLeft() {
-  if (line_.log == nullptr || launches_.load() != kept_launches_.load()) return false;
+  const auto has_launched = [this] { return launches_.load() != kept_launches_.load(); };
+  if (line_.log == nullptr || has_launched()) return false;
   if (!driving_.Take(absl::InfiniteFuture())) return false;
   const TurnHolder driving(&driving_);
-  return in_flight_.empty() && held_.empty() && queue_.is_empty() && line_.log->is_whole();
+  // Whoever had the turn may have launched what was waiting for it.
+  return !has_launched() && in_flight_.empty() && held_.empty() && queue_.is_empty() &&
+         line_.log->is_whole();
 }
 
 // Errors: Cancelled: it was the last one.
@@ -260,7 +263,9 @@ std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) {
   const absl::Time patience = Clock::Real().Now() + kMissingPatience;
   if (!asking_.Take(patience)) return {};
   const TurnHolder asking(&asking_);
-  while (launches_.load() < launches && Clock::Real().Now() < patience) poll(nullptr, 0, 1);
+  // Those that are held come after what the ranks are missing in.
+  const auto come = [&] { return launches_.load() >= launches || is_held_.load(); };
+  while (!come() && Clock::Real().Now() < patience) poll(nullptr, 0, 1);
   missing_.TakeAll();  // of a question that nobody waited for any more
   is_asked_.store(true);
   while (Clock::Real().Now() < patience) {
@@ -315,6 +320,7 @@ bool ServedCommunicator::RunQueue() {
   if (held_.empty()) held_ = queue_.TakeAll();
   const size_t before = held_.size();
   while (!held_.empty() && Run(held_.front())) held_.pop_front();
+  is_held_.store(!held_.empty());
   return held_.size() < before;
 }
 

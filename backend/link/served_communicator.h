@@ -129,6 +129,7 @@ class ServedCommunicator {
   std::vector<Launched> in_flight_ ABSL_GUARDED_BY(driving_);
   std::deque<LinkRecord> held_
       ABSL_GUARDED_BY(driving_);  // the first is not launched for want of room
+  std::atomic<bool> is_held_{false};
   std::atomic<size_t> in_flight_count_{0};
   std::atomic<bool> has_pieces_{false};    // something in flight was launched in pieces
   std::atomic<bool> reader_looks_{false};  // the reader waits, but drives again soon in any case

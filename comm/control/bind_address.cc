@@ -28,6 +28,12 @@ std::string ToText(const sockaddr* address) {
   return absl::StrCat("[", inet_ntop(AF_INET6, &v6, text, sizeof(text)), "]");
 }
 
+// Such an address means nothing without the name of an interface, which getaddrinfo does not give.
+bool IsLinkLocal(const sockaddr* address) {
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
 // Empty if there is none.
 std::string FirstAddressOf(const std::string& interface) {
   ifaddrs* list = nullptr;
@@ -36,7 +42,8 @@ std::string FirstAddressOf(const std::string& interface) {
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
       if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
-      if (interface == entry->ifa_name) return ToText(entry->ifa_addr);
+      if (interface == entry->ifa_name && !IsLinkLocal(entry->ifa_addr))
+        return ToText(entry->ifa_addr);
     }
   }
   return "";
@@ -48,12 +55,6 @@ bool IsLoopback(const sockaddr* address) {
     return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
   }
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
-}
-
-// Such an address means nothing without the name of an interface, which getaddrinfo does not give.
-bool IsLinkLocal(const sockaddr* address) {
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 
 // `flags`: of getaddrinfo. Empty if there is none.

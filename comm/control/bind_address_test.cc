@@ -56,7 +56,7 @@ TEST(ServingAddressTest, IsOneThatOtherHostsReachWhereThereIsOne) {
 }
 
 TEST(BindAddressTest, IsNoWildcardHoweverItIsWritten) {
-  for (const char* wildcard : {"0.0.0.0", "::", "0", "0::0", "::ffff:0.0.0.0", "0::FFFF:0"}) {
+  for (const char* wildcard : {"0.0.0.0", "::", "0", "0::0", "::ffff:0.0.0.0", "0::FFFF:0:0"}) {
     EXPECT_EQ(ResolveBindAddress(wildcard).status().code(), absl::StatusCode::kInvalidArgument)
         << wildcard;
   }

@@ -54,6 +54,9 @@ class Slot {
   virtual absl::StatusOr<void*> Place() = 0;
   // The same where this backward made no gradient.
   virtual absl::StatusOr<void*> PlaceUnused() = 0;
+  // Before any slot of the round is merged. Errors: FailedPrecondition: the memory that was
+  // communicated is no longer the tensor's, and may be another one's; names the parameter.
+  virtual absl::Status CheckMerge() const { return absl::OkStatus(); }
   // After the round: hands the result over. `used_by_any`: some rank had a tensor.
   virtual void Merge(const CommitRule& rule, bool used_by_any) = 0;
   // The tensor, and every other one that lies in the bucket, gets memory of its own with what it

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
-#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 
@@ -51,17 +50,17 @@ absl::StatusOr<void*> GradientSlot::PlaceUnused() {
   return view().data_ptr();
 }
 
-void GradientSlot::CheckStayed() const {
-  if (!stayed_.defined() || stayed_.data_ptr() == stayed_at_) return;
-  ThrowStatus(absl::FailedPreconditionError(absl::StrCat(
+absl::Status GradientSlot::CheckMerge() const {
+  if (!stayed_.defined() || stayed_.data_ptr() == stayed_at_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
       "the gradient of parameter '", name(),
-      "' was given other memory while it was communicated, as share_memory_() in a hook does; do "
-      "so after backward()")));
+      "' was given other memory while it was communicated, as share_memory_() in a hook does, or "
+      "a torch.multiprocessing.Queue that sends it only then; do so after backward(), and await "
+      "what is sent before the next one"));
 }
 
 // A hook of the user's may have put another tensor into `.grad` since Place, or none.
 void GradientSlot::Merge(const CommitRule&, bool used_by_any) {
-  CheckStayed();
   at::Tensor& gradient = parameter().mutable_grad();
   if (!used_by_any) {
     if (kept_.defined() && gradient.defined()) gradient.data().copy_(kept_);

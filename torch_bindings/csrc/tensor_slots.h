@@ -24,6 +24,7 @@ class GradientSlot final : public Slot {
   absl::StatusOr<void*> Place() override;
   // Contributes zeros or, where a gradient exists that all ranks share already, that gradient.
   absl::StatusOr<void*> PlaceUnused() override;
+  absl::Status CheckMerge() const override;
   // Makes the result the parameter's gradient.
   void Merge(const CommitRule& rule, bool used_by_any) override;
   bool HoldsResult() const override;
@@ -34,9 +35,6 @@ class GradientSlot final : public Slot {
   bool CanStay(const at::Tensor& gradient) const;
   // Where the round puts the result.
   const at::Tensor& result() { return stayed_.defined() ? stayed_ : view(); }
-  // Errors (thrown): FailedPrecondition: the gradient that stayed has no longer the memory that was
-  // communicated.
-  void CheckStayed() const;
 
   at::Tensor kept_;  // what the gradient was, to be put back if no rank used the parameter
   // The gradient of the round, where it stayed: peers reduce it there, even if a hook of the user's

@@ -407,7 +407,9 @@ class UserAlgorithmLockTest : public ::testing::Test {
     bool is_free = false;
     OnAnotherThread([&] {
       is_free = control.LockWeights(In(absl::Milliseconds(5))).ok();
-      if (is_free) EXPECT_TRUE(control.UnlockWeights().ok());
+      if (is_free) {
+        EXPECT_TRUE(control.UnlockWeights().ok());
+      }
     });
     return is_free;
   }

@@ -86,10 +86,15 @@ bool StaysOnDevice(const Schedule& schedule, bool on_call) {
 
 }  // namespace
 
+// While it lives, gradients are born in shared memory, where they need not be copied: all of them
+// where the backward comes by the model's outputs, else those after the first.
 // Threads: the backward's, the last of which destroys it. Owns: nothing.
 struct WrappedModel::Backward {
-  explicit Backward(std::weak_ptr<WrappedModel> of) : model(std::move(of)) {}
+  explicit Backward(std::weak_ptr<WrappedModel> of) : model(std::move(of)) {
+    SharedAllocation::Begin();
+  }
   ~Backward() {
+    SharedAllocation::End();
     if (has_ended) return;
     if (std::shared_ptr<WrappedModel> self = model.lock()) self->OnBrokenBackward();
   }
@@ -208,6 +213,11 @@ absl::Status WrappedModel::CheckNoSum(const Slot& slot) const {
                    "around the earlier one"));
 }
 
+absl::Status WrappedModel::BeginMerge(absl::Time) {
+  for (const auto& slot : slots_) RETURN_IF_ERROR(slot->CheckMerge());
+  return absl::OkStatus();
+}
+
 void WrappedModel::Merge(SlotId slot, const CommitRule& rule, bool used_by_any) {
   const c10::OptionalStreamGuard on_trainers_stream(TensorsStream());
   at(slot).Merge(rule, used_by_any);
@@ -263,19 +273,12 @@ std::vector<std::string> WrappedModel::Changes() const {
   return changes;
 }
 
-// Gradients of the rest of this backward are born in shared memory, where they need not be copied.
 void WrappedModel::OpenRound() {
   round_is_open_ = true;
   owned_->profiled.Follow();
   TrainingEvent begins{.kind = EventKind::kBackwardBegins};
   begins.is_evaluation = mode_ == RoundMode::kEvaluation;
   port().Post(begins).IgnoreError();  // it cannot fail
-  shares_allocations_ = true;
-  SharedAllocation::Begin();
-}
-
-void WrappedModel::CloseAllocations() {
-  if (std::exchange(shares_allocations_, false)) SharedAllocation::End();
 }
 
 // Runs on autograd's thread after each accumulation; the trainer waits in backward meanwhile.
@@ -417,7 +420,6 @@ absl::Status WrappedModel::Settled(absl::Status status) {
 
 absl::Status WrappedModel::Fail(absl::Status status) {
   round_is_open_ = false;
-  CloseAllocations();
   if (owned_ != nullptr) owned_->profiled.Leave();
   if (!failure_.ok()) return status;
   failure_ = status;
@@ -459,7 +461,6 @@ absl::Status WrappedModel::CloseRound() {
   if (owned_ == nullptr || !round_is_open_) return failure_;
   RETURN_IF_ERROR(port().AdoptOrder());
   round_is_open_ = false;
-  CloseAllocations();
   return absl::OkStatus();
 }
 
@@ -471,7 +472,6 @@ void WrappedModel::Detach(absl::Duration timeout) {
     slot->Unhook();
     slot->Release();
   }
-  CloseAllocations();
   // A graph of before may still be run: nothing of it is a round's any more.
   round_is_open_ = false;
   backward_.reset();

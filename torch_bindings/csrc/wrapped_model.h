@@ -137,13 +137,13 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // Of the port.
   void Place(SlotId slot, std::byte* memory) override;
   absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override;
+  absl::Status BeginMerge(absl::Time deadline) override;
   void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
   void Release(SlotId slot) override;
 
   // Errors: FailedPrecondition: the gradient is a sum of the ranks already.
   absl::Status CheckNoSum(const Slot& slot) const;
   void OpenRound();
-  void CloseAllocations();
   void OnGradient(size_t index, bool arrived);
   absl::Status TakeGradient(size_t index);
   absl::Status CheckGradient(const Slot& slot) const;
@@ -191,7 +191,6 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   std::vector<size_t> deferred_;  // slots whose gradients have come and are not marked yet
   // Whether a round has shown which slots a backward accumulates into several times.
   bool has_learned_ = false;
-  bool shares_allocations_ = false;
   bool is_installed_ = false;
   bool when_ready_ = true;
 };

@@ -165,6 +165,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             elif trained.models:
                 for _, inner in trained.models:
                     begin_anew(inner)
+                    inner._loaded.state_came()
 
     @contextlib.contextmanager
     def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:

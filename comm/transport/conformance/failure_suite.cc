@@ -242,18 +242,21 @@ TEST_P(TransportConformanceTest, ALongReasonIsCutBetweenLetters) {
   for (const char* begin : {"in stage x", "in stage xy"}) CheckCut(GetParam(), begin);
 }
 
-// Who launches takes that code for want of room, and would try again for ever.
-TEST_P(TransportConformanceTest, AnAbortForWantOfMemoryIsNoWantOfRoom) {
-  TestWorld world(GetParam(), 2);
-  world.Run([](Communicator& communicator) {
-    if (communicator.rank() == Rank(0)) {
-      communicator.Abort(absl::ResourceExhaustedError("no memory"));
-    }
-    const absl::Status end = StatusOf(communicator, Barrier(communicator));
-    EXPECT_EQ(end.code(), absl::StatusCode::kAborted) << end;
-    EXPECT_THAT(TextOf(end), HasSubstr("no memory"));
-    EXPECT_EQ(Barrier(communicator).status(), end);
-  });
+// Who launches takes the first for want of room, and would try again for ever; who looks for a
+// message takes the others for that there is none.
+TEST_P(TransportConformanceTest, AnEndIsNoAnswerOfACommunicatorThatGoesOn) {
+  for (const absl::Status& reason :
+       {absl::ResourceExhaustedError("no memory"), absl::NotFoundError("no memory"),
+        absl::UnimplementedError("no memory")}) {
+    TestWorld world(GetParam(), 2);
+    world.Run([&reason](Communicator& communicator) {
+      if (communicator.rank() == Rank(0)) communicator.Abort(reason);
+      const absl::Status end = StatusOf(communicator, Barrier(communicator));
+      EXPECT_EQ(end.code(), absl::StatusCode::kAborted) << end;
+      EXPECT_THAT(TextOf(end), HasSubstr("no memory"));
+      EXPECT_EQ(Barrier(communicator).status(), end);
+    });
+  }
 }
 
 TEST_P(TransportConformanceTest, TheFirstReasonStays) {

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -86,6 +88,11 @@ TEST(LinksTest, AGoodbyeThatALookForARegionTakesFromTheSocketIsTold) {
   }
 }
 
+int OpenDescriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
 // The memory of a communicator that this rank has given up stays nowhere.
 TEST(LinksTest, WhatIsOpenedAfterThisRankHasGivenUpIsClosedAgain) {
   Pair pair;
@@ -97,6 +104,7 @@ TEST(LinksTest, WhatIsOpenedAfterThisRankHasGivenUpIsClosedAgain) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(take(7, absl::ZeroDuration()).status()));
   const absl::StatusOr<Descriptor> memory = NewSharedMemory(4096, "arena");
   ASSERT_TRUE(memory.ok());
+  const int before = OpenDescriptors();
   for (const uint32_t id : {7, 8}) {
     Frame frame = FrameOf(Frame::kOpen);
     frame.communicator = id;
@@ -104,6 +112,7 @@ TEST(LinksTest, WhatIsOpenedAfterThisRankHasGivenUpIsClosedAgain) {
     ASSERT_TRUE(Send(pair.peer(), frame, "", memory->get()).ok());
   }
   EXPECT_TRUE(take(8, absl::Seconds(5)).ok());
+  EXPECT_EQ(OpenDescriptors(), before);
   EXPECT_TRUE(absl::IsDeadlineExceeded(take(7, absl::ZeroDuration()).status()));
 }
 

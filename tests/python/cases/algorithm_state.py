@@ -26,15 +26,17 @@ from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
 from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 
-from cases.checks import assert_same_on_all_ranks, make_mlp, raises, rank_and_size, seeded
+from cases.checks import SHAPE, assert_same_on_all_ranks, batch, make_mlp, raises, rank_and_size, seeded
 from cases.registry import case
 from cases.worlds import World, assert_weights, sgd, train_step
 
 MakeAlgorithm = Callable[[], Algorithm]
 
 
-def _wrapped(algorithm: Algorithm) -> tuple[Any, Any]:
+def _wrapped(algorithm: Algorithm, frozen: str = "") -> tuple[Any, Any]:
     model = seeded(rank_and_size()[0], make_mlp)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name != frozen)
     optimizer = sgd(model)
     return model.with_bagua([optimizer], algorithm), optimizer
 
@@ -352,6 +354,12 @@ def _train(model: Any, optimizer: torch.optim.Optimizer, steps: range, lr: float
         train_step(model, optimizer, step)
 
 
+def _evaluate(model: Any, weights: dict[str, torch.Tensor]) -> None:
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        model(batch(0, 0, *SHAPE))
+
+
 _REMEMBERING: tuple[MakeAlgorithm, ...] = (
     lambda: DiLoCoAlgorithm(interval=2),
     lambda: LocalSGDAlgorithm(interval=2, hierarchical=False, codec="block_int4"),
@@ -365,6 +373,8 @@ def weights_that_are_loaded_are_gone_on_from() -> None:
     for make in _REMEMBERING:
         model, optimizer = _wrapped(make())
         _train(model, optimizer, range(4), lr=0.1)
+        model.load_state_dict({name: torch.full_like(value, 7.0) for name, value in model.state_dict().items()})
+        _train(model, optimizer, range(1), lr=0.0)
         wanted = {name: torch.full_like(value, 3.0) for name, value in model.state_dict().items()}
         model.load_state_dict(wanted)
         _train(model, optimizer, range(4), lr=0.0)
@@ -394,7 +404,7 @@ def weights_that_come_back_leave_the_algorithm_as_it_was() -> None:
 
 @case(2)
 def weights_that_come_back_on_one_rank_alone_hold_up_nobody() -> None:
-    """Also where they never went, as with averages that are still equal to them."""
+    """Also where they never went, as averages that are still equal to them, and where parts of the model use them."""
     bagua.destroy_process_group()
     bagua.init_process_group(timeout=10)
     model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
@@ -402,10 +412,49 @@ def weights_that_come_back_on_one_rank_alone_hold_up_nobody() -> None:
     others = {name: value * 0 for name, value in own.items()}
     for step, loads in enumerate([(own, own), (others, own), (others, own, own, own), (own, own, others, own)]):
         for weights in loads if rank_and_size()[0] == 0 else ():
-            model.load_state_dict(weights)
+            _evaluate(model, weights)
+        if rank_and_size()[0] == 0:
+            model.load_state_dict(others)
+            model[0](batch(0, 0, *SHAPE))
+            model.load_state_dict(own)
         _train(model, optimizer, range(step, step + 1), lr=0.0)  # which leaves the weights as they are
     bagua.destroy_process_group()
     bagua.init_process_group()
+
+
+@case(2)
+def a_rank_that_holds_the_weights_that_all_load_takes_part() -> None:
+    """Whatever it evaluates alone before, after or in between, and however often they are loaded."""
+    for order in ("load load", "other own load", "own own load", "load other own", "load train load"):
+        model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
+        _train(model, optimizer, range(3), lr=0.1)
+        own = copy.deepcopy(model.state_dict())
+        wanted = bagua.broadcast_object(own, 0)
+        other = {name: value * 0 for name, value in wanted.items()}
+        for word in order.split():
+            if word == "train":
+                _train(model, optimizer, range(1), lr=0.0)
+            elif word == "load":
+                model.load_state_dict(wanted)
+            elif rank_and_size()[0] == 0:
+                _evaluate(model, own if word == "own" else other)
+        _train(model, optimizer, range(4), lr=0.0)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, wanted[name]), f"{order}: {name} is {value}"
+        model.bagua_ddp.detach()
+
+
+@case(2)
+def a_part_that_thaws_after_an_evaluation_on_one_rank_holds_up_nobody() -> None:
+    model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2), frozen="0.weight")
+    _train(model, optimizer, range(2), lr=0.1)
+    own = copy.deepcopy(model.state_dict())
+    for weights in ({name: value * 0 for name, value in own.items()}, own):
+        if rank_and_size()[0] == 0:
+            _evaluate(model, weights)
+    model.requires_grad_(True)
+    _train(model, optimizer, range(2), lr=0.1)
+    assert_same_on_all_ranks(list(model.parameters()))
 
 
 @case(2)

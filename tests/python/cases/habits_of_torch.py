@@ -4,8 +4,9 @@ table of habits in docs/python.md.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pelton.torch_api as bagua
 import torch
@@ -39,6 +40,7 @@ from cases.programs import (
 )
 from cases.registry import case
 from cases.torch_world import as_joining_leaves_it, beside_gloo, torch_world
+from cases.user_algorithms import Centralized, Written
 
 
 @case(2)
@@ -498,11 +500,36 @@ def models_that_torch_jit_has_made() -> None:
         torch.jit.script,
         lambda model: torch.jit.trace(model, torch.zeros(4, 6)),
         lambda model: nn.Sequential(torch.jit.script(model)),
+        lambda model: nn.Sequential(_loaded(torch.jit.script(model))),
     )
     for make in makers:
         assert_as_ddp(habit_of(make), exactly=False)  # what is compiled rounds in its own way
         for name in ("decentralized", "local_sgd"):
             torch.testing.assert_close(under(name, habit_of(make)), under(name, plain))
+
+
+def _loaded(scripted: Any) -> Any:
+    """Its parameters are no nn.Parameter."""
+    file = io.BytesIO()
+    torch.jit.save(scripted, file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+@case(2)
+def a_loaded_part_is_trained_by_algorithms_in_python_and_may_change() -> None:
+    model = nn.Sequential(_loaded(torch.jit.script(Net())), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped: Any = cast(Any, model).with_bagua([optimizer], Written(Centralized))
+    assert len(wrapped.bagua_ddp.bagua_build_params()) == 6
+    for step in range(4):
+        if step == 2:
+            model[1] = nn.Linear(3, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        of_output(wrapped, batch(bagua.get_rank(), step, 4, 6)).backward()
+        optimizer.step()
+        assert_same_on_all_ranks(list(model.parameters()))
 
 
 @case(2)
@@ -534,3 +561,27 @@ def gradients_whose_memory_is_given_to_other_processes() -> None:
             assert_same_under(EVERY, habit_of(share, set_to_none), habit_of(lambda _: None, set_to_none))
         large = habit_of(share_gradients, set_to_none, 1024)  # a segment of its own, where it is born
         assert_same_under(BY_GRADIENTS, large, habit_of(lambda _: None, set_to_none, 1024))
+
+
+@case(2)
+def a_gradient_that_is_given_other_memory_while_it_is_communicated() -> None:
+    def habit(world: World) -> Any:
+        first, second = nn.Linear(6, 1024), nn.Linear(1024, 1024)
+        model = nn.Sequential(first, second, nn.Linear(1024, 3))
+        wrapped = world.wrap(model, [world.optimizer(model.parameters())])
+        of_output(wrapped, world.batch(0)).backward()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+
+        def share(_: torch.Tensor) -> None:
+            if second.weight.grad is not None:
+                second.weight.grad.share_memory_()
+
+        first.weight.register_post_accumulate_grad_hook(share)
+        model.zero_grad()
+        try:
+            of_output(wrapped, world.batch(1)).backward()
+        finally:
+            assert all(map(torch.equal, model.parameters(), before))
+        return model
+
+    assert_refused(("gradient_allreduce",), habit, "'1.weight' was given other memory", ends_job=True)

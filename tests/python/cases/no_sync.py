@@ -238,31 +238,6 @@ def a_sum_that_is_there_is_not_added_up_again_once_the_model_has_changed() -> No
         run_backward(model, 1)
 
 
-@case(2)
-def a_sum_that_is_there_is_not_added_up_again_once_the_model_was_detached() -> None:
-    """Neither where the next pass makes no gradient of it, nor, without a word, where plain passes have added to it."""
-    model = seeded(0, Branches)
-    for change in (_unwrap, _unwrap_and_freeze):
-        model.requires_grad_(True)
-        model.zero_grad()
-        wrap(model, average=False)
-        model.used = (0,)
-        run_backward(model, 0)
-        wanted = gradients(model)["branches.0.weight"]
-        change(model)
-        wrap(model, average=False)
-        model.used = (1,)
-        run_backward(model, 1)
-        torch.testing.assert_close(gradients(model)["branches.0.weight"], wanted)
-        model.bagua_ddp.detach()
-    model.used = (1,)
-    run_backward(model, 1)
-    wrap(model, average=False)
-    model.used = (2,)
-    with raises(FailedPrecondition, "'branches.1.", "summed", "zero_grad(set_to_none=True)"):
-        run_backward(model, 2)
-
-
 @case(3)
 def a_sum_to_which_no_sync_has_added_is_not_summed_again_once_it_is_frozen() -> None:
     model = _with_a_sum_to_which_two_ranks_have_added()

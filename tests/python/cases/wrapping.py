@@ -418,3 +418,15 @@ def gradients_survive_the_end_of_the_group() -> None:
 def _expected_alone() -> dict[str, Any]:
     reference, size = seeded(0, make_mlp), bagua.get_world_size()
     return mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)])
+
+
+@case(2)
+def the_gradient_of_a_large_last_layer_is_not_copied() -> None:
+    """It is the first one that a backward pass makes, and is born in shared memory all the same."""
+    model = wrap(nn.Sequential(nn.Linear(6, 64), nn.Linear(64, 2048)))
+    copied = []
+    for step in range(3):
+        model.zero_grad()
+        run_backward(model, step)
+        copied.append(model.bagua_ddp.statistics()["copied_bytes"])
+    assert copied[2] - copied[1] < model[1].weight.nbytes, copied

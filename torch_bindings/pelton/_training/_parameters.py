@@ -190,13 +190,11 @@ class Snapshot:
         module: the model.
         frozen: its parameters that are not registered because they need no gradient now.
         """
-        self._containers: list[dict[str, Any]] = [
-            container for part in module.modules() for container in (part._parameters, part._modules)
-        ]
+        found = [container for part in module.modules() for container in (part._parameters, part._modules)]
+        self._containers: list[dict[str, Any]] = [container for container in found if isinstance(container, dict)]
+        # Those of modules that torch.jit has made only look like dictionaries. They get and lose no members.
+        self._foreign = [(c, [id(member) for _, member in c.items()]) for c in found if not isinstance(c, dict)]
         members = [(d, key, member) for d in self._containers for key, member in d.items()]
-        # Those of modules that torch.jit has made are no dictionaries, but look like some.
-        self._foreign = [(d, key, member) for d, key, member in members if not isinstance(d, dict)]
-        members = [(d, key, member) for d, key, member in members if isinstance(d, dict)]
         self._dicts = [d for d, _, _ in members]
         self._keys = [key for _, key, _ in members]
         self._members = [member for _, _, member in members]
@@ -208,7 +206,7 @@ class Snapshot:
         return (
             all(map(operator.is_, map(dict.get, self._dicts, self._keys), self._members))
             and list(map(len, self._containers)) == self._sizes
-            and all(key in container and container[key] is member for container, key, member in self._foreign)
+            and all([id(member) for _, member in c.items()] == members for c, members in self._foreign)
             and not any(tensor.requires_grad for tensor in self._frozen)
         )
 

@@ -65,8 +65,6 @@ class Session:
         # In the order of wrapping, the same on all ranks: an averaging beside training ends by agreement.
         self._models: weakref.WeakKeyDictionary[_Detachable, None] = weakref.WeakKeyDictionary()
         self.dropped = DroppedModels()
-        # Of gradients, as wrappings that were detached have left them, by module.
-        self.sums: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._queues: list[Closable] = []
         self.has_daemon = place.address.startswith(_rendezvous.DAEMON)
         self._sight = _sight.Sight(backend, place.address)

@@ -449,6 +449,7 @@ def _continue_algorithm(inner: Any, state: dict[str, Any] | list[dict[str, Any]]
     first = state[0] if isinstance(state, list) else state
     if state is None or first is None:
         begin_anew(inner)
+        inner._loaded.state_came()
     elif not first.get("python"):
         inner.load_algorithm_state_dict(state)
     elif isinstance(state, list) and not _entries.are_same([each["implementation"] for each in state]):

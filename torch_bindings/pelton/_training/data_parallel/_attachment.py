@@ -132,7 +132,10 @@ def _shown(torchs: FunctionType) -> Callable[..., Any]:
 def _before_forward(module: nn.Module, inputs: object) -> None:
     """The hook on every wrapped module; a function of the module, so that a copy of its `__dict__` carries no state."""
     inner = wrapping_of(module)
-    if inner is not None and torch.is_grad_enabled():
+    if inner is None:
+        return
+    inner.note_use()
+    if torch.is_grad_enabled():
         inner.before_forward(inputs)
 
 
@@ -149,8 +152,11 @@ def _before_load(module: nn.Module, *_: object) -> None:
         inner.before_load()
 
 
-def _before_save(*_: object) -> None:
+def _before_save(module: nn.Module, *_: object) -> None:
     watch_plans()
+    inner = wrapping_of(module)
+    if inner is not None:
+        inner.note_use()
 
 
 class _OfWrapping:

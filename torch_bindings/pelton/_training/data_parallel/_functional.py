@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import torch
 from torch import nn
 from torch.nn.utils import stateless
 
@@ -16,6 +17,8 @@ def is_functional_call(module: nn.Module) -> bool:
     communicated nor written to. To be asked where the module has other members than it was wrapped with.
     """
     for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            continue  # what torch.jit.load gives has plain tensors for parameters
         if any(p is not None and not isinstance(p, nn.Parameter) for p in part._parameters.values()):
             return True
     frame: FrameType | None = sys._getframe(1)

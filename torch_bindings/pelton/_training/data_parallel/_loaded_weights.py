@@ -23,22 +23,39 @@ class Loading:
     changed: bool  # whether there are other weights now
 
 
+@dataclass
+class _Load:
+    """One load whose weights have not gone again. Threads: a value. Owns: hashes of weights."""
+
+    before: torch.Tensor
+    loaded: torch.Tensor
+    is_used: bool  # the model was called, or saved, with these weights
+
+
 class LoadedWeights:
     """Since the last forward pass in training mode. Threads: the trainer's. Owns: hashes of the weights before."""
 
     def __init__(self) -> None:
-        self._before: torch.Tensor | None = None
-        self._before_last: torch.Tensor | None = None  # of the loads
-        self._same_count = 0  # of loads in a row, up to the last one that has ended, that wrote what was there
+        self._forget()
+
+    def _forget(self) -> None:
+        self._first: torch.Tensor | None = None  # before the first load
+        self._last: torch.Tensor | None = None  # before the last one
+        self._is_used = False  # since the last one
+        self._loads: list[_Load] = []
         self._state_came = False
 
     def come(self, weights: NamedTensors) -> None:
         """`load_state_dict` is about to write to the weights."""
         now = hashes([tensor for _, tensor in weights])
         self._end_load(now)
-        self._before_last = now
-        if self._before is None:
-            self._before = now
+        self._last, self._is_used = now, False
+        if self._first is None:
+            self._first = now
+
+    def use(self) -> None:
+        """The model is called, or saved."""
+        self._is_used = True
 
     def state_came(self) -> None:
         """What the algorithm remembers was loaded, too: it goes with the weights, whichever came first."""
@@ -47,28 +64,37 @@ class LoadedWeights:
     def take(self, weights: NamedTensors) -> Loading:
         """What was loaded until now; asked once, at a forward pass in training mode.
 
-        Weights that are the same as before concern all ranks if one load wrote what was there, because another rank may
-        have loaded the same in place of others. They came back, as after an evaluation of averaged weights, which one
-        rank may do alone, if the last load changed them, or if two loads in a row wrote what was there, because
-        averages may still be equal to the weights.
+        One rank alone may load weights, use them and load those of before, as to evaluate averages: such a pair changes
+        nothing. Any other load concerns all ranks, also one of the weights that this rank has already, because the
+        others may have loaded the same in place of others.
         """
-        before, came = self._before, self._state_came
-        if before is None or came:
+        first, came = self._first, self._state_came
+        if first is None or came:
             loading = Loading(concerns_all=False, changed=False)
         else:
             now = hashes([tensor for _, tensor in weights])
             self._end_load(now)
-            changed = not torch.equal(before, now)
-            loading = Loading(changed or self._same_count == 1, changed)
-        self._before, self._before_last, self._same_count, self._state_came = None, None, 0, False
+            changed = not torch.equal(first, now)
+            loading = Loading(changed or bool(self._loads), changed)
+        self._forget()
         return loading
 
     def _end_load(self, now: torch.Tensor) -> None:
-        if self._before_last is not None:
-            self._same_count = self._same_count + 1 if torch.equal(self._before_last, now) else 0
+        if self._last is None:
+            return
+        other = self._loads[-1] if self._loads else None
+        if other is not None and torch.equal(other.before, now) and (other.is_used or self._has_changed(other)):
+            self._loads.pop()
+        else:
+            self._loads.append(_Load(self._last, now, self._is_used))
+
+    @staticmethod
+    def _has_changed(load: _Load) -> bool:
+        """Where it has, what restores the weights of before is no repetition, whatever they were used for."""
+        return not torch.equal(load.before, load.loaded)
 
 
-def settle_loaded(inner: Any) -> None:
+def settle_loaded(inner: Any, loading: Loading) -> None:
     """Lets an algorithm that remembers weights begin anew from those that were loaded. Collective, on the ranks that
     have loaded some; where these change nothing on any rank, nothing is done.
 
@@ -76,12 +102,12 @@ def settle_loaded(inner: Any) -> None:
 
     Args:
       inner: the object behind the wrapped model.
+      loading: what this rank has loaded.
 
     Raises:
       PeltonError: what the communication failed with; or not all ranks have loaded weights.
     """
     weights = inner._selected.trainable
-    loading = inner._loaded.take(weights)
     if not loading.concerns_all:
         return
     communicator = inner.process_group.get_global_communicator()

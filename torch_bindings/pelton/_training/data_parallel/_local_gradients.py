@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,67 +33,17 @@ class Registered:
         return {id(tensor) for name, tensor in self.selected.all if name not in local}
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Gradients that a wrapping which was detached has left as the ranks' sum: another one that communicated them would
-    count them once for each rank. A mean does no harm, because it is the mean of itself.
-
-    Threads: a value. Owns: references to parameters.
-    """
-
-    rounds: Rounds
-    group: BaguaProcessGroup
-    versions: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]]  # parameter, gradient, its version
-
-    def common(self) -> set[int]:
-        """Ids of the parameters whose gradient nothing has written to, or replaced, since."""
-        return {id(tensor) for tensor, left, version in self.versions if _is_still(tensor.grad, left(), version)}
-
-
-def _is_still(gradient: torch.Tensor | None, left: torch.Tensor | None, version: int) -> bool:
-    return gradient is not None and gradient is left and gradient._version == version
-
-
-def leave_sums(inner: Any) -> None:
-    """Remembers which gradients of a model that has just been detached are sums of the ranks.
-
-    Args:
-      inner: the object that was behind it.
-    """
-    last = inner._last
-    if last is None or not last.rounds.sums:
-        return
-    common = last.common()
-    parameters = [tensor for _, tensor in last.selected.trainable if id(tensor) in common]
-    versions = [(p, weakref.ref(p.grad), p.grad._version) for p in parameters if p.grad is not None]
-    inner._session.sums[inner.module] = Sums(last.rounds, last.group, versions)
-
-
-def local_gradients(inner: Any, named: NamedTensors) -> list[str]:
+def local_gradients(named: NamedTensors, group: BaguaProcessGroup, last: Registered | None) -> list[str]:
     """Names of the parameters whose gradients are this rank's own: of all that have one, but for those that the rounds
-    of the last registration, or of a wrapping that was detached, have left the same on all ranks.
+    of the last registration have left the same on all ranks.
 
     Args:
-      inner: the object behind the wrapped model, between two registrations.
       named: the parameters.
+      group: the ranks that are to have the same.
+      last: what is known of the model's gradients until now; None: nothing.
     """
-    known = [*([inner._last] if inner._last is not None else []), *inner._session.sums.values()]
-    common = {number for before in known if before.group is inner.process_group for number in before.common()}
+    common = last.common() if last is not None and last.group is group else set()
     return [name for name, tensor in named if tensor.grad is not None and id(tensor) not in common]
-
-
-def hand_on(inner: Any, rounds: Rounds) -> None:
-    """Has new rounds know which gradients are results of earlier ones.
-
-    Args:
-      inner: the object behind the wrapped model.
-      rounds: its new ones.
-    """
-    if inner._last is not None:
-        rounds.take_over(inner._last.rounds)
-    for sums in inner._session.sums.values():
-        if sums.group is inner.process_group:
-            rounds.take_over(sums.rounds)
 
 
 def _of_this_model(inner: Any, frozen: NamedTensors) -> NamedTensors:
@@ -107,7 +56,7 @@ def _of_this_model(inner: Any, frozen: NamedTensors) -> NamedTensors:
         before = {id(tensor) for _, tensor in inner._last.selected.trainable}
         return [(name, tensor) for name, tensor in frozen if id(tensor) in before]
     others = {id(tensor) for _, _, tensor in inner._session.communicated_by_others(inner)}
-    unstepped = names_without_optimizer(frozen, inner.bagua_optimizers) if inner.bagua_optimizers else []
+    unstepped = set(names_without_optimizer(frozen, inner.bagua_optimizers) if inner.bagua_optimizers else ())
     return [(name, tensor) for name, tensor in frozen if id(tensor) not in others and name not in unstepped]
 
 
@@ -127,7 +76,7 @@ def keep_local(inner: Any, selected: SelectedTensors) -> SelectedTensors:
     """
     communicator = inner.process_group.get_global_communicator()
     frozen = _of_this_model(inner, selected.frozen)
-    local = set(local_gradients(inner, frozen))
+    local = set(local_gradients(frozen, inner.process_group, inner._last))
     local.difference_update(without_optimizer(runtime_algorithm(inner.bagua_algorithm), inner.bagua_optimizers, frozen))
     if everyone(communicator, not local):
         return selected

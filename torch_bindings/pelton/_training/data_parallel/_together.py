@@ -184,7 +184,6 @@ def begin_anew(inner: Any) -> None:
     """
     if runtime_algorithm(inner.bagua_algorithm) is not None:
         inner._reinstall(None)
-        inner._loaded.state_came()
 
 
 def _memory(inner: Any) -> AlgorithmState | None:

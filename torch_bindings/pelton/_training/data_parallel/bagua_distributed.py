@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -32,10 +32,11 @@ from pelton._training.data_parallel._checked import (
     refuse_inputs,
 )
 from pelton._training.data_parallel._contest import Contest, begin_tuning, load_own_state
+from pelton._training.data_parallel._ending import Ending
 from pelton._training.data_parallel._equality import check_of
 from pelton._training.data_parallel._functional import is_functional_call
 from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle_loaded
-from pelton._training.data_parallel._local_gradients import Registered, hand_on, keep_local, leave_sums, local_gradients
+from pelton._training.data_parallel._local_gradients import Registered, keep_local, local_gradients
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
@@ -45,8 +46,6 @@ from pelton._training.data_parallel._torchs_ddp import check_around, check_withi
 from pelton._training.data_parallel._tuning import tuning_of_environment
 from pelton._training.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 from pelton.errors import FailedPrecondition, Unsupported
-
-_WRAP_AGAIN = "wrap it again on all ranks, after init_process_group() if the process group was destroyed"
 
 
 class BaguaDistributedDataParallel:
@@ -98,8 +97,7 @@ class BaguaDistributedDataParallel:
         self._flatten = gradient_as_bucket_view
         self._bucket_bytes = env.get_default_bucket_size() if bucket_bytes is None else bucket_bytes
         self._is_synchronized = True
-        self._ended: tuple[str, str] | None = None  # why, and what to do
-        self._successor: BaguaDistributedDataParallel | None = None
+        self._ending = Ending()
         self._rounds: Rounds | None = None
         # The latest, which may be detached: what comes after them takes over what they know of gradients.
         self._last: Registered | None = predecessor._last if predecessor is not None else None
@@ -116,7 +114,6 @@ class BaguaDistributedDataParallel:
         self._schedules = ""  # rows between hosts that go before the job's
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
-        self._session.sums.pop(module, None)
         listen(self)
         self._session.add_model(self)
         if self._tuning is not None and self._tuning.schedules:
@@ -126,7 +123,7 @@ class BaguaDistributedDataParallel:
         """Names and parameters whose gradients are communicated, each once, in registration order. Last come frozen
         ones of which a rank had a gradient of its own (`no_sync`) when the model was registered anew.
         """
-        return [(name, tensor) for name, tensor in self._selected.trainable if isinstance(tensor, nn.Parameter)]
+        return cast(list[tuple[str, nn.Parameter]], list(self._selected.trainable))
 
     @property
     def bagua_buckets(self) -> list[Any]:
@@ -231,6 +228,10 @@ class BaguaDistributedDataParallel:
         if self._rounds is not None and self._rounds.remembers_weights:
             self._loaded.come(self._selected.trainable)
 
+    def note_use(self) -> None:
+        """The model is about to be called, in any mode, or saved."""
+        self._loaded.use()
+
     def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
         tells the algorithm. A functional call, with the caller's tensors in the parameters' place, is left alone.
@@ -253,12 +254,14 @@ class BaguaDistributedDataParallel:
         check_around(self._selected.trainable, self._registered_as, self.bagua_module_name)
         self._settle()
         self._rounds.check()
+        # Before a new registration, which has other tensors or other values.
+        loading = self._loaded.take(self._selected.trainable) if self.module.training else None
         if not is_current or self._rounds.changes():
             register_again(self)
-        if not self.module.training:
+        if loading is None:
             self._live_rounds().before_evaluation()
             return
-        settle_loaded(self)
+        settle_loaded(self, loading)
         self.bagua_train_step_counter += 1
         if self._is_synchronized and self.bagua_algorithm.need_reset():
             register_again(self)
@@ -389,21 +392,19 @@ class BaguaDistributedDataParallel:
         """
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
-            self._ended = reason, _WRAP_AGAIN
+            self._ending.end(reason)
             rounds.detach(timeout_s)
         if self._watch is not None:
             self._watch.detach()
         if not keeps_watch:
-            if rounds is not None:
-                leave_sums(self)
             self._last = None
             forget(self)
             release(self.module, self)
 
     def make_way(self, successor: BaguaDistributedDataParallel) -> None:
         """Another object keeps the model together now: steps do not concern this one, which somebody may still hold."""
-        self._last, self._successor = None, successor
-        self._ended = "it was wrapped again", "call pelton.wrapping_of(model) for the object behind it now"
+        self._last = None
+        self._ending.make_way(successor._ending)
         forget(self)
 
     @property
@@ -449,10 +450,7 @@ class BaguaDistributedDataParallel:
 
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
-            if self._successor is not None:
-                self._successor._live_rounds()  # where that has ended, too, its reason counts
-            reason, remedy = self._ended or ("its registration failed", _WRAP_AGAIN)
-            raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {reason}; {remedy}")
+            raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {self._ending.words()}")
         return self._rounds
 
     def _state(self) -> AlgorithmState:
@@ -499,7 +497,7 @@ class BaguaDistributedDataParallel:
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
         algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
-        local = local_gradients(self, selected.trainable)
+        local = local_gradients(selected.trainable, self.process_group, self._last)
         with thawed(selected.trainable):
             self._hear(selected, algorithm)
             if algorithm is None:
@@ -510,8 +508,8 @@ class BaguaDistributedDataParallel:
             self._tuning.begin(self)
         rounds = self._live_rounds()
         rounds.set_synchronized(self._is_synchronized)
-        hand_on(self, rounds)
         if self._last is not None:
+            rounds.take_over(self._last.rounds)
             self._steps.take_over(self._last.steps)
         rounds.mark_local(local)
         self._last = Registered(self.process_group, selected, rounds, self._steps)
